@@ -1,0 +1,43 @@
+"""vkdnn: neural-network operations compiled to Vulkan compute shaders, with the same bits on every device.
+
+>>> import vkdnn as vk
+>>> x = vk.array([[1.0, 2.0, 3.0]])
+>>> vk.sum(vk.softmax(x)).item()
+1.0
+"""
+
+from vkdnn.array import Array, arange, array, asarray, full, realize, zeros
+from vkdnn.device import Device, current_device, device, devices
+from vkdnn.dtypes import DType, bool_, float32, int32, uint32
+from vkdnn.errors import VkdnnError
+from vkdnn.ops.elementwise import *  # noqa: F403
+from vkdnn.ops.linear import matmul
+from vkdnn.ops.reduce import (
+    layer_norm,
+    log_softmax,
+    logsumexp,
+    max,
+    mean,
+    min,
+    rms_norm,
+    softmax,
+    sum,
+)
+from vkdnn.ops.shape import (
+    broadcast_to,
+    concatenate,
+    expand_dims,
+    flip,
+    pad,
+    reshape,
+    split,
+    squeeze,
+    stack,
+    swapaxes,
+    take,
+    take_along_axis,
+    transpose,
+)
+from vkdnn.transform import grad, jit, value_and_grad, vjp
+
+__version__ = "0.1.0"

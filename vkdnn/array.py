@@ -1,0 +1,264 @@
+"""Array: a lazy array. It holds an expression until its value is asked for; then one Program computes it.
+
+An Array never changes its value; only donation to a jitted function ends its life.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vkdnn import dtypes
+from vkdnn.device import Device, Storage, current_device
+from vkdnn.dtypes import DType
+from vkdnn.errors import ArgumentError, DeviceError, ShapeError
+from vkdnn.ir import build
+from vkdnn.ir.node import Node, Operators, Shape, leaf, toposort
+from vkdnn.numerics.flush import flush
+from vkdnn.program import Program
+
+
+class Array(Operators):
+    """An array of float32, int32, uint32 or bool on a device, or an expression that will be one."""
+
+    __slots__ = ("_device", "node")
+
+    def __init__(self, node: Node, device: Device | None = None):
+        self.node = node
+        self._device = device  # None until known: an expression of constants, or inside a traced function
+
+    @property
+    def shape(self) -> Shape:
+        return self.node.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.node.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self.node.ndim
+
+    @property
+    def size(self) -> int:
+        return self.node.size
+
+    @property
+    def device(self) -> Device:
+        """Where the array lives, or will live."""
+        return self._device or current_device()
+
+    @property
+    def T(self) -> Array:
+        """All axes reversed."""
+        return self.transpose()
+
+    # ---- values
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """The values as a NumPy array; computes them if need be."""
+        realize([self])
+        array = dtypes.from_words(self.storage().read(), self.dtype, self.shape)
+        return array.copy() if array.base is not None else array
+
+    def item(self) -> float | int | bool:
+        """The value of an array of one element, as a Python number."""
+        if self.size != 1:
+            raise ShapeError(f"item: the array has shape {self.shape}, expected one element")
+        value: float | int | bool = self.numpy().reshape(()).item()
+        return value
+
+    def storage(self) -> Storage:
+        """The storage of a computed array."""
+        buffer = self.node.buffer
+        assert buffer is not None
+        return buffer  # type: ignore[no-any-return]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype)
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __bool__(self) -> bool:
+        if _is_traced(self.node):
+            raise ArgumentError(
+                "a traced array has no truth value: inside vk.jit the value is not known yet; use vk.where"
+            )
+        return bool(self.item())
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise ShapeError("len: the array has no axes")
+        return self.shape[0]
+
+    def __str__(self) -> str:
+        return f"<traced {self.dtype}{list(self.shape)}>" if _is_traced(self.node) else str(self.numpy())
+
+    def __repr__(self) -> str:
+        return f"vk.Array({self})" if _is_traced(self.node) else f"vk.{self.numpy()!r}"
+
+    # ---- expressions
+
+    def _map(self, op: str, *operands: Any) -> Array:
+        arrays = [o for o in operands if isinstance(o, Array)]
+        device = common_device(op, arrays)
+        with_arrays = [array(o, device=device) if isinstance(o, np.ndarray) else o for o in operands]
+        return Array(build.apply(op, *(o.node if isinstance(o, Array) else o for o in with_arrays)), device)
+
+    def __matmul__(self, other: Any) -> Array:
+        from vkdnn.ops.linear import matmul
+
+        return matmul(self, other)
+
+    def __rmatmul__(self, other: Any) -> Array:
+        from vkdnn.ops.linear import matmul
+
+        return matmul(other, self)
+
+    def __pow__(self, exponent: Any) -> Array:
+        if isinstance(exponent, int) and 0 < exponent <= 8:  # by squaring
+            half = self ** (exponent // 2) if exponent > 1 else self
+            if exponent == 1:
+                return self
+            return half * half * self if exponent % 2 else half * half
+        if exponent == 0.5:
+            return self._map("sqrt", self)
+        raise ArgumentError(f"**: got exponent {exponent!r}, expected an integer from 1 to 8, or 0.5")
+
+    def __getitem__(self, key: Any) -> Array:
+        from vkdnn.ops.shape import index
+
+        return index(self, key)
+
+    def astype(self, dtype: DType | str) -> Array:
+        """The values in another dtype (float to int truncates and saturates, NaN gives 0)."""
+        return Array(build.apply(f"to_{dtypes.as_dtype(dtype)}", self.node), self._device)
+
+    def reshape(self, *shape: Any) -> Array:
+        """The elements in row-major order under another shape; one length may be -1."""
+        lengths = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+        return Array(build.reshape(self.node, tuple(map(int, lengths))), self._device)
+
+    def transpose(self, *axes: Any) -> Array:
+        """Axes reordered as given; without arguments reversed."""
+        order = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
+        return Array(build.permute(self.node, tuple(order) or tuple(range(self.ndim))[::-1]), self._device)
+
+    def sum(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Array:
+        """Sum over axes; see vk.sum."""
+        from vkdnn.ops.reduce import sum as sum_
+
+        return sum_(self, axis, keepdims)
+
+    def mean(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Array:
+        """Mean over axes; see vk.mean."""
+        from vkdnn.ops.reduce import mean
+
+        return mean(self, axis, keepdims)
+
+    def max(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Array:
+        """Maximum over axes; see vk.max."""
+        from vkdnn.ops.reduce import max as max_
+
+        return max_(self, axis, keepdims)
+
+
+ArrayLike = Array | npt.ArrayLike
+
+
+def array(values: Any, dtype: DType | str | None = None, device: Device | None = None) -> Array:
+    """An Array of these values (NumPy array, nested lists or a number) on ``device`` (default: the current one).
+
+    Floats become float32 with subnormals as zero, integers int32. Raises DtypeError for what cannot be stored and
+    MemoryLimitError for more than a buffer of the device holds.
+
+    >>> import vkdnn as vk
+    >>> (vk.array([1, 2, 3]) * 2).numpy()
+    array([2, 4, 6], dtype=int32)
+    """
+    if isinstance(values, Array):
+        moved = values if dtype is None else values.astype(dtype)
+        if device is None or device is moved._device:
+            return moved
+        values = moved.numpy()
+    host = np.asarray(values)
+    kind = dtypes.as_dtype(dtype) if dtype is not None else dtypes.of_numpy(host)
+    if dtype is None and host.dtype == np.float64 or kind is dtypes.float32:
+        with np.errstate(over="ignore"):
+            host = flush(host.astype(np.float32))
+    place = device or current_device()
+    node = leaf(host.shape, kind)
+    node.buffer = place.upload(dtypes.words(host, kind))
+    return Array(node, place)
+
+
+def asarray(value: Any, like: Sequence[Any] = ()) -> Array:
+    """``value`` as an Array beside the arrays ``like``; Python numbers become constants."""
+    if isinstance(value, Array):
+        return value
+    if isinstance(value, Node):
+        return Array(value)
+    if isinstance(value, (bool, int, float, np.bool_, np.integer, np.floating)):
+        return Array(build.as_node(value))
+    return array(value, device=common_device("array", [a for a in like if isinstance(a, Array)]))
+
+
+def common_device(name: str, arrays: Iterable[Array]) -> Device | None:
+    """The one device of these arrays. Raises DeviceError if they live on several."""
+    found = list(dict.fromkeys(a._device for a in arrays if a._device is not None))
+    if len(found) > 1:
+        raise DeviceError(
+            f"{name}: arrays live on {found[0].name} and {found[1].name}; move one with vk.array(x, device=...)"
+        )
+    return found[0] if found else None
+
+
+def _is_traced(node: Node) -> bool:
+    return any(n.kind == "leaf" and n.buffer is None for n in toposort([node], lambda n: n.buffer is not None))
+
+
+def realize(arrays: Sequence[Array]) -> None:
+    """Compute arrays together, in one Program for each device."""
+    todo = [a for a in arrays if a.node.buffer is None]
+    for place in dict.fromkeys(a.device for a in todo):
+        group = [a for a in todo if a.device is place]
+        for a in group:
+            if _is_traced(a.node):
+                raise ArgumentError("a traced array has no value yet: inside vk.jit use array operations only")
+        nodes = [a.node for a in group]
+        for a, storage in zip(group, Program(place, nodes)([]), strict=True):
+            node = leaf(a.shape, a.dtype)
+            a.node.buffer = node.buffer = storage
+            a.node, a._device = node, place  # lets go of the expression
+
+
+def zeros(shape: int | Sequence[int], dtype: DType | str = "float32") -> Array:
+    """An array of zeros: a constant, which costs no memory until it is stored."""
+    return full(shape, 0, dtype)
+
+
+def full(shape: int | Sequence[int], value: float, dtype: DType | str = "float32") -> Array:
+    """An array of one value."""
+    lengths = (shape,) if isinstance(shape, int) else tuple(shape)
+    if min(lengths, default=0) < 0:
+        raise ShapeError(f"full: shape {lengths} has a negative length")
+    return Array(build.full(lengths, value, dtypes.as_dtype(dtype)))
+
+
+def arange(stop: int) -> Array:
+    """int32 numbers from 0 to stop - 1."""
+    return Array(build.iota((stop,), 0))
+
+
+def nbytes(arrays: Iterable[Array]) -> int:
+    """Bytes that the values of these arrays take."""
+    return sum(4 * math.prod(a.shape) for a in arrays)

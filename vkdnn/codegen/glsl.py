@@ -1,0 +1,154 @@
+"""Prints bodies and defined functions as GLSL, one statement an instruction.
+
+It must print what it is given: no simplification here may change an operation or its order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+
+import numpy as np
+
+from vkdnn import dtypes
+from vkdnn.dtypes import DType
+from vkdnn.ir.body import Affine, Body, Guard, Instr
+from vkdnn.ir.define import definition
+from vkdnn.ir.node import Node, toposort
+from vkdnn.ir.ops import OPS
+
+
+def literal(bits: int, dtype: DType) -> str:
+    """A constant by its exact bits: decimal where that reads back as the same bits, else the bits."""
+    value = dtypes.from_words(np.array([bits], np.uint32), dtype, ())[()]
+    if dtype.category == "b":
+        return "true" if value else "false"
+    if dtype.category == "u":
+        return f"0x{bits:x}u" if bits > 0xFFFF else f"{bits}u"
+    if dtype.category == "i":
+        return f"{int(value)}" if value != -(2**31) else "int(0x80000000u)"
+    text = np.format_float_positional(value, unique=True, trim="0") if 1e-5 < abs(value) < 1e7 else repr(float(value))
+    plain = bits in (0, 0x3F800000) or (np.isfinite(value) and bits & 0x7FFFFFFF)
+    if plain and int(np.float32(float(text)).view(np.uint32)) == bits:
+        return text
+    return f"uintBitsToFloat(0x{bits:08x}u)"
+
+
+def affine(index: Affine, dims: list[str], base: str = "") -> str:
+    """An affine index as a uint expression over the names of the dims."""
+    text = base
+    for stride, name in zip(index.strides, dims, strict=True):
+        if stride:
+            factor = "" if abs(stride) == 1 else f" * {abs(stride)}u"
+            text += (" - " if stride < 0 else " + " if text else "") + name + factor
+            if stride < 0 and text.startswith(" - "):
+                text = f"0u{text}"
+    if index.offset or not text:
+        text += f" {'-' if index.offset < 0 else '+'} {abs(index.offset)}u" if text else f"{index.offset & 0xFFFFFFFF}u"
+    return text
+
+
+def guard(g: Guard, dims: list[str]) -> str:
+    at = f"int({affine(g.index, dims)})"
+    return f"({at} >= {g.low} && {at} < {g.high})"
+
+
+def expression(instr: Instr, args: list[str], dims: list[str]) -> str:
+    """The right-hand side of one instruction."""
+    if instr.kind == "const":
+        return literal(instr.attrs[0], instr.dtype)
+    if instr.kind == "index":
+        return f"int({affine(instr.attrs[0], dims)})"
+    if instr.kind == "guard":
+        return guard(instr.attrs[0], dims)
+    if instr.kind == "load":
+        slot, index, guards, stride, extent = instr.attrs
+        at = affine(index, dims, f"base_in{slot}")
+        if args:
+            chosen = f"uint(clamp(int({args[0]}), 0, {extent - 1}))"
+            at += f" + {chosen}" + (f" * {stride}u" if stride != 1 else "")
+        value = f"in{slot}[{at}]"
+        if instr.dtype.category == "b":
+            value = f"({value} != 0u)"
+        if guards:
+            zero = {"f": "0.0", "i": "0", "u": "0u", "b": "false"}[instr.dtype.category]
+            value = f"{' && '.join(guard(g, dims) for g in guards)} ? {value} : {zero}"
+        return value
+    raise AssertionError(instr.kind)
+
+
+def statements(body: Body, positions: Iterable[int], names: dict[int, str], dims: list[str]) -> list[str]:
+    """Statements that compute ``positions``; ``names`` tells and learns what each value is called."""
+    lines = []
+    for i in positions:
+        if i in names:
+            continue
+        instr = body.instrs[i]
+        args = [names[a] for a in instr.args]
+        if instr.kind == "const":
+            names[i] = expression(instr, args, dims)
+            continue
+        if instr.kind == "op":
+            source = _type_letter(instr.attrs[0], [body.instrs[a].dtype for a in instr.args])
+            right = OPS[instr.attrs[0]].glsl_for(source).format(*args)
+        else:
+            right = expression(instr, args, dims)
+        names[i] = f"t{i}"
+        lines.append(f"{instr.dtype.glsl} t{i} = {right};")
+    return lines
+
+
+def stored(name: str, dtype: DType) -> str:
+    """A value as it is put into a buffer."""
+    return f"uint({name})" if dtype.category == "b" else name
+
+
+def _type_letter(op: str, dtypes_: list[DType]) -> str:
+    """The dtype category that picks among the forms of a row: that of its last argument (a condition comes first)."""
+    return dtypes_[-1].category
+
+
+# ---- defined functions
+
+
+@cache
+def function(name: str) -> str:
+    """A defined op as a GLSL function, after the formula in its docstring."""
+    op = OPS[name]
+    parameters, result = definition(name)
+    names: dict[Node, str] = {p: p.attrs[0].note for p in parameters}
+    lines = []
+    for node in toposort([result]):
+        if node in names:
+            continue
+        if node.kind == "const":
+            names[node] = literal(node.attrs[0], node.dtype)
+            continue
+        letter = _type_letter(node.op, [a.dtype for a in node.args])
+        names[node] = f"t{len(lines)}"
+        right = OPS[node.op].glsl_for(letter).format(*(names[a] for a in node.args))
+        lines.append(f"    {node.dtype.glsl} {names[node]} = {right};")
+    head = ", ".join(f"float {names[p]}" for p in parameters)
+    doc = (op.define.__doc__ or op.doc).strip().splitlines()[0]
+    return "\n".join([f"// {doc}", f"float {op.function}({head}) {{", *lines, f"    return {names[result]};", "}"])
+
+
+def functions(ops: Iterable[str]) -> list[str]:
+    """The GLSL functions that these op-table rows need, each after those it calls."""
+    order: dict[str, None] = {}
+
+    def visit(name: str) -> None:
+        if OPS[name].define is None or name in order:
+            return
+        for node in toposort([definition(name)[1]]):
+            if node.kind == "map":
+                visit(node.op)
+        order[name] = None
+
+    for name in ops:
+        visit(name)
+    return [function(name) for name in order]
+
+
+def ops_of(body: Body) -> list[str]:
+    return sorted({str(i.attrs[0]) for i in body.instrs if i.kind == "op"})

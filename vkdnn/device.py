@@ -1,0 +1,331 @@
+"""Devices as programs see them: the NumPy reference ("cpu") and Vulkan devices, behind one small interface.
+
+Nothing here knows an operation; a device runs the steps it is given, in order, on the storages it is given.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Protocol
+
+import numpy as np
+
+from vkdnn import runtime
+from vkdnn.codegen.render import render
+from vkdnn.errors import DeviceError, MemoryLimitError
+from vkdnn.kernels.base import KernelSpec, Target
+from vkdnn.numerics.basic import exact
+from vkdnn.runtime import Launch, Region
+from vkdnn.shader import ShaderRequest, compile_many
+
+Words = np.ndarray[Any, np.dtype[np.uint32]]
+Progress = Callable[[int, int, str], None]
+
+
+class Storage:
+    """Words of one array on one device.
+
+    A Program that replays writes its results into the same buffers again; a storage that someone still holds is then
+    detached: it keeps its words on the host, and goes back to the device if it is used there.
+    """
+
+    __slots__ = ("__weakref__", "_detached", "_handle", "_run", "device", "stale", "words")
+
+    def __init__(self, device: Device, words: int, handle: Any, run: Run | None = None):
+        self.device, self.words, self._handle = device, words, handle
+        self._run = weakref.ref(run) if run is not None else None  # whose submission has brought the words back
+        self._detached: Words | None = None
+        self.stale = False  # donated: a Program has put another value into the buffer
+
+    def handle(self) -> Any:
+        """The device's buffer. Raises DeviceError if it was donated."""
+        self._check()
+        if self._detached is not None:
+            self._handle = self.device.allocate(max(1, self.words), host=True)
+            self.device.write(self._handle, self._detached)
+            self._detached = None
+        return self._handle
+
+    def read(self) -> Words:
+        """The words. Raises DeviceError if they were donated."""
+        self._check()
+        if self._detached is not None:
+            return self._detached
+        if not self.words:
+            return np.empty(0, np.uint32)
+        run = self._run() if self._run is not None else None
+        if run is not None:
+            return run.fetch(self._handle)[: self.words]
+        return self.device.read(self._handle, self.words)
+
+    def detach(self) -> None:
+        if not self.stale:
+            self._detached = self.read()
+        self._run = None
+        self._handle = None
+
+    def _check(self) -> None:
+        if self.stale:
+            raise DeviceError(
+                "array: its memory was donated to a jitted function, which has put a result there; "
+                "use the function's result, or leave the argument out of donate_argnums"
+            )
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an array of a Program lies: a storage's handle, from a word on."""
+
+    handle: Any
+    start: int
+    words: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """A kernel with its places: what a device runs."""
+
+    spec: KernelSpec
+    sizes: tuple[int, ...]
+    inputs: tuple[Place, ...]
+    outputs: tuple[Place, ...]
+
+
+class Run(Protocol):
+    """Tasks made ready to run many times."""
+
+    def stage(self, handle: Any, words: Words) -> None: ...
+    def __call__(self) -> None: ...
+    def fetch(self, handle: Any) -> Words: ...
+
+
+class Device(AbstractContextManager["Device"]):
+    """A device; ``with device:`` makes it the one on which arrays are created."""
+
+    name: str
+    kind: str
+    max_words: int
+
+    def allocate(self, words: int, host: bool) -> Any:
+        """A buffer of uint32 words; ``host`` if the host will write or read it."""
+        raise NotImplementedError
+
+    def write(self, handle: Any, words: Words) -> None:
+        raise NotImplementedError
+
+    def read(self, handle: Any, words: int) -> Words:
+        raise NotImplementedError
+
+    def prepare(
+        self, tasks: Sequence[Task], uploads: Sequence[Any], downloads: Sequence[Any], progress: Progress | None = None
+    ) -> Run:
+        """Compile and record. One call of the result is one submission."""
+        raise NotImplementedError
+
+    def storage(self, words: int) -> Storage:
+        if words > self.max_words:
+            raise MemoryLimitError(
+                f"array: {4 * words} bytes, but one buffer of {self.name} holds {4 * self.max_words}; split the array"
+            )
+        return Storage(self, words, self.allocate(max(1, words), host=True))
+
+    def upload(self, words: Words) -> Storage:
+        storage = self.storage(words.size)
+        if words.size:
+            self.write(storage.handle(), words)
+        return storage
+
+    def __enter__(self) -> Device:
+        _stack().append(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _stack().pop()
+
+    def __repr__(self) -> str:
+        return f"<device {self.name!r}>"
+
+
+# ---- the reference
+
+
+class ReferenceDevice(Device):
+    """Runs every kernel's NumPy reference. Needs no Vulkan; the oracle of all other devices."""
+
+    name, kind, max_words = "cpu", "reference", 2**31
+
+    def allocate(self, words: int, host: bool) -> Words:
+        return np.zeros(words, np.uint32)
+
+    def write(self, handle: Words, words: Words) -> None:
+        handle[: words.size] = words
+
+    def read(self, handle: Words, words: int) -> Words:
+        return handle[:words].copy()
+
+    def prepare(
+        self, tasks: Sequence[Task], uploads: Sequence[Any], downloads: Sequence[Any], progress: Progress | None = None
+    ) -> Run:
+        return _ReferenceRun([_reference_call(t) for t in tasks])
+
+
+def _reference_call(task: Task) -> Callable[[], None]:
+    def views(places: Sequence[Place], dtypes: Sequence[Any]) -> list[Any]:
+        storage = {"float": np.float32, "int": np.int32, "uint": np.uint32}
+        return [
+            p.handle[p.start : p.start + p.words].view(storage[d.storage]) for p, d in zip(places, dtypes, strict=True)
+        ]
+
+    inputs, outputs = views(task.inputs, task.spec.inputs), views(task.outputs, task.spec.outputs)
+    return lambda: task.spec.reference(task.sizes, inputs, outputs)
+
+
+class _ReferenceRun:
+    def __init__(self, calls: list[Callable[[], None]]):
+        self.calls = calls
+
+    def stage(self, handle: Words, words: Words) -> None:
+        handle[: words.size] = words
+
+    def __call__(self) -> None:
+        with exact():
+            for call in self.calls:
+                call()
+
+    def fetch(self, handle: Words) -> Words:
+        return handle.copy()
+
+
+# ---- Vulkan
+
+
+class VulkanDevice(Device):
+    """A Vulkan device through vkdnn.runtime."""
+
+    def __init__(self, opened: runtime.Device):
+        info = opened.info
+        self.opened = opened
+        self.name, self.kind = info.name, info.kind
+        self.max_words = info.limits.max_buffer_bytes // 4
+        limits = info.limits
+        self.target = Target(
+            info.kind == "software", limits.max_workgroup_invocations, limits.shared_memory_bytes
+        )
+        strategies = opened.strategies
+        self.defines = tuple(
+            name
+            for name, on in (
+                ("VKDNN_SUBNORMALS_SOFTWARE", strategies.subnormals == "software"),
+                ("VKDNN_DIVIDE_REMAINDER", strategies.division == "remainder"),
+                ("VKDNN_SQRT_REMAINDER", strategies.square_root == "remainder"),
+            )
+            if on
+        )
+
+    def allocate(self, words: int, host: bool) -> Any:
+        return self.opened.allocate(words, host)
+
+    def write(self, handle: Any, words: Words) -> None:
+        self.opened.write(handle, words)
+
+    def read(self, handle: Any, words: int) -> Words:
+        return self.opened.read(handle, 0, words)
+
+    def shader(self, spec: KernelSpec, schedule: Any) -> ShaderRequest:
+        """The request from which a kernel is compiled for this device."""
+        glsl = render(spec, schedule, self.defines)
+        label = spec.text().split("\n", 1)[0]
+        return ShaderRequest(glsl, f"{spec.text()}\nschedule {schedule}", self.opened.strategies.text, label)
+
+    def prepare(
+        self, tasks: Sequence[Task], uploads: Sequence[Any], downloads: Sequence[Any], progress: Progress | None = None
+    ) -> Run:
+        schedules = [t.spec.schedules(self.target)[0] for t in tasks]
+        spirv = compile_many(
+            [self.shader(t.spec, s) for t, s in zip(tasks, schedules, strict=True)], progress=progress
+        )
+        launches = [self._launch(*parts) for parts in zip(tasks, schedules, spirv, strict=True)]
+        return _VulkanRun(self.opened.record(launches, uploads, downloads))
+
+    def _launch(self, task: Task, schedule: Any, spirv: bytes) -> Launch:
+        places = (*task.inputs, *task.outputs)
+
+        def regions(part: Sequence[Place]) -> tuple[Region, ...]:
+            return tuple(Region(p.handle, p.start, p.start + p.words) for p in part)
+
+        return Launch(
+            spirv,
+            task.spec.text().split("\n", 1)[0],
+            tuple(p.handle for p in places),
+            (*(p.start for p in places), *task.sizes),
+            task.spec.groups(task.sizes, schedule),
+            regions(task.inputs),
+            regions(task.outputs),
+        )
+
+
+class _VulkanRun:
+    def __init__(self, recording: runtime.Recording):
+        self.recording = recording
+
+    def stage(self, handle: Any, words: Words) -> None:
+        self.recording.stage(handle, words)
+
+    def __call__(self) -> None:
+        self.recording.run()
+
+    def fetch(self, handle: Any) -> Words:
+        return self.recording.fetch(handle)
+
+
+# ---- choosing
+
+_local = threading.local()
+_lock = threading.Lock()
+_opened: dict[int, VulkanDevice] = {}
+_reference = ReferenceDevice()
+
+
+def _stack() -> list[Device]:
+    if not hasattr(_local, "stack"):
+        _local.stack = []
+    stack: list[Device] = _local.stack
+    return stack
+
+
+def device(selector: str | None = None) -> Device:
+    """The device a selector names: "cpu" (the NumPy reference), an index, a kind ("discrete", "integrated",
+    "virtual", "software") or part of a name; None takes ``VKDNN_DEVICE``, else the best Vulkan device.
+
+    Usable as a context: arrays made inside live on it. Raises DeviceError when there is no such device.
+
+    >>> import vkdnn as vk
+    >>> with vk.device("cpu"):
+    ...     print(vk.array([1.0, 2.0]) + 1)
+    [2. 3.]
+    """
+    selector = selector if selector is not None else os.environ.get("VKDNN_DEVICE") or None
+    if selector is not None and selector.lower() in ("cpu", "reference"):
+        return _reference
+    opened = runtime.open_device(selector)
+    with _lock:
+        return _opened.setdefault(opened.info.index, VulkanDevice(opened))
+
+
+def current_device() -> Device:
+    """The innermost ``with vk.device(...)`` of this thread, else the default device."""
+    stack = _stack()
+    return stack[-1] if stack else device()
+
+
+def devices() -> tuple[runtime.DeviceInfo, ...]:
+    """Every Vulkan device of this machine, in the order of their indices; "cpu" always exists besides."""
+    return runtime.list_devices()

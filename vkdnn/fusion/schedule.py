@@ -1,0 +1,243 @@
+"""Groups the nodes of a graph into kernels and puts the kernels in order.
+
+Nodes are visited from the results back: a node joins the kernel that uses it when one of the RULES lets it. Fusion
+never changes a bit (an op's result does not depend on the kernel it sits in), so the rules are about speed alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from vkdnn.fusion.lower import MustRealise
+from vkdnn.fusion.specs import Step, build_step
+from vkdnn.ir.node import Node, Shape, toposort
+from vkdnn.ir.ops import OPS
+
+CHEAP = 1  # cost up to which an op is computed again for every element it is broadcast to
+
+
+@dataclass(eq=False)
+class Kernel:
+    """Nodes that run together. ``shape`` is the iteration space; a fold's is that of the elements it reduces."""
+
+    family: str  # expr, fold, matmul or call
+    shape: Shape
+    axes: Shape = ()
+    members: list[Node] = field(default_factory=list)
+    outputs: list[Node] = field(default_factory=list)
+    reads: set[Kernel] = field(default_factory=set)  # kernels that must have run before
+
+    def depends_on(self, other: Kernel) -> bool:
+        seen, stack = {self}, [self]
+        while stack:
+            for kernel in stack.pop().reads:
+                if kernel is other:
+                    return True
+                if kernel not in seen:
+                    seen.add(kernel)
+                    stack.append(kernel)
+        return False
+
+    @property
+    def row_shape(self) -> Shape:
+        return tuple(1 if i in self.axes else n for i, n in enumerate(self.shape))
+
+
+def squeezed(shape: Shape) -> Shape:
+    return tuple(n for n in shape if n != 1)
+
+
+# ---- the fusion registry: may this node be computed in this kernel? One rule for each kind of node.
+
+
+def elementwise_rule(node: Node, kernel: Kernel) -> bool:
+    """Elementwise work joins any kernel but a call; what is broadcast only if it is cheap to compute again."""
+    if kernel.family == "call":
+        return False
+    if node.size >= math.prod(kernel.shape):
+        return True
+    if kernel.family == "fold" and squeezed(node.shape) == squeezed(kernel.row_shape):
+        return True
+    return (OPS[node.op].cost if node.kind == "map" else 2) <= CHEAP
+
+
+def fold_rule(node: Node, kernel: Kernel) -> bool:
+    """A reduction joins the kernel of its elements' shape (softmax, norms) or of its result's (mean of a sum)."""
+    source, axes = node.args[0].shape, node.attrs[1]
+    if kernel.family == "fold":
+        return (kernel.shape, kernel.axes) == (source, axes)
+    return kernel.family == "expr" and (kernel.shape == source or squeezed(kernel.shape) == squeezed(node.shape))
+
+
+def matmul_rule(node: Node, kernel: Kernel) -> bool:
+    """A product takes the elementwise kernel that uses it as its epilogue."""
+    return kernel.family == "expr" and kernel.shape == node.shape
+
+
+RULES: dict[str, Callable[[Node, Kernel], bool]] = {
+    "map": elementwise_rule,
+    "take": elementwise_rule,
+    "gather": elementwise_rule,
+    "fold": fold_rule,
+    "matmul": matmul_rule,
+}
+
+
+def _stores(node: Node, kernel: Kernel) -> bool:
+    """Whether the kernel's iteration can store the node."""
+    if kernel.family == "fold" and squeezed(node.shape) == squeezed(kernel.row_shape):
+        return True
+    return kernel.shape == node.shape
+
+
+# ---- grouping
+
+
+class Grouping:
+    """One pass over the graph; ``apart`` are the nodes that must be kernels' results and nothing else."""
+
+    def __init__(self, roots: list[Node], apart: set[Node]):
+        self.apart = apart
+        self.needed: set[Node] = set(roots) | apart
+        self.kernels: list[Kernel] = []
+        self.home: dict[Node, Kernel] = {}
+        self.users: dict[Node, dict[Kernel, bool]] = {}  # kernel -> whether it must read the node from a buffer
+        for node in reversed(toposort(roots, stop=lambda n: n.buffer is not None)):
+            if node.kind != "leaf" and node.buffer is None:
+                self._place(node)
+
+    def _place(self, node: Node) -> None:
+        users = self.users.get(node, {})
+        if node.kind == "result":
+            self._call(node, users)
+        elif node.kind == "call" or (node.kind in ("const", "iota") and node not in self.needed):
+            return
+        elif node.kind not in RULES and node not in self.needed:  # a view: its users use what it views
+            self._use(node.args[0], users)
+        else:
+            kernel = self._kernel_for(node, users)
+            self._join(node, kernel)
+
+    def _use(self, node: Node, users: dict[Kernel, bool]) -> None:
+        known = self.users.setdefault(node, {})
+        for kernel, hard in users.items():
+            known[kernel] = known.get(kernel, False) or hard
+
+    def _kernel_for(self, node: Node, users: dict[Kernel, bool]) -> Kernel:
+        """The kernel that computes the node; makes it one of the results where others need it."""
+        rule = RULES.get(node.kind, elementwise_rule)
+        soft = [k for k, hard in users.items() if not hard]
+        stored = node in self.needed or len(soft) < len(users)
+        if node in self.apart:
+            soft = []
+        if not stored and len(soft) > 1:
+            self._merge(soft, users)
+            soft = list(users)
+        if not stored and len(soft) == 1 and rule(node, soft[0]):
+            return soft[0]
+        for kernel in soft:
+            others = [k for k in users if k is not kernel]
+            fits = rule(node, kernel) and (_stores(node, kernel) or node.kind == "fold")
+            if fits and not any(kernel.depends_on(k) for k in others):
+                for other in others:
+                    other.reads.add(kernel)
+                kernel.outputs.append(node)
+                return kernel
+        kernel = self._new(node)
+        for other in users:
+            other.reads.add(kernel)
+        kernel.outputs.append(node)
+        return kernel
+
+    def _new(self, node: Node) -> Kernel:
+        if node.kind == "fold":
+            kernel = Kernel("fold", node.args[0].shape, node.attrs[1])
+        else:
+            kernel = Kernel("matmul" if node.kind == "matmul" else "expr", node.shape)
+        self.kernels.append(kernel)
+        return kernel
+
+    def _join(self, node: Node, kernel: Kernel) -> None:
+        if node.kind == "fold":
+            kernel.family, kernel.shape, kernel.axes = "fold", node.args[0].shape, node.attrs[1]
+        elif node.kind == "matmul":
+            kernel.family = "matmul"
+        kernel.members.append(node)
+        for i, arg in enumerate(node.args):
+            hard = node.kind == "matmul" or (node.kind in ("take", "gather") and i == 0)
+            self._use(arg, {kernel: hard})
+
+    def _merge(self, soft: list[Kernel], users: dict[Kernel, bool]) -> None:
+        """Make one kernel of elementwise users of one shape that do not wait for each other."""
+        first = soft[0]
+        for kernel in soft[1:]:
+            same = kernel.family == first.family == "expr" and kernel.shape == first.shape
+            if not same or kernel.depends_on(first) or first.depends_on(kernel):
+                continue
+            first.members += kernel.members
+            first.outputs += kernel.outputs
+            first.reads |= kernel.reads
+            self.kernels.remove(kernel)
+            for other in self.kernels:
+                if kernel in other.reads:
+                    other.reads.discard(kernel)
+                    other.reads.add(first)
+            for known in self.users.values():
+                if kernel in known:
+                    known[first] = known.get(first, False) or known.pop(kernel)
+        assert first in users
+
+    def _call(self, node: Node, users: dict[Kernel, bool]) -> None:
+        call = node.args[0]
+        kernel = self.home.get(call)
+        if kernel is None:
+            kernel = self.home[call] = Kernel("call", ())
+            kernel.members.append(call)
+            self.kernels.append(kernel)
+            for arg in call.args:
+                self._use(arg, {kernel: True})
+        for user in users:
+            user.reads.add(kernel)
+        kernel.outputs.append(node)
+
+
+def _ordered(kernels: Iterable[Kernel]) -> list[Kernel]:
+    """Kernels after those they read."""
+    order: dict[Kernel, None] = {}
+
+    def visit(kernel: Kernel) -> None:
+        for other in sorted(kernel.reads, key=position.__getitem__):
+            if other not in order:
+                visit(other)
+        order[kernel] = None
+
+    listed = list(kernels)[::-1]
+    position = {k: i for i, k in enumerate(listed)}
+    for kernel in listed:
+        if kernel not in order:
+            visit(kernel)
+    return list(order)
+
+
+def schedule(outputs: list[Node]) -> list[Step]:
+    """The kernels that compute ``outputs``, in order. Outputs of size 0, leaves and reshapes of them need none."""
+    apart: set[Node] = set()
+    roots = list(dict.fromkeys(base for base in map(storage, outputs) if base.kind != "leaf" and base.size))
+    roots = [r for r in roots if r.buffer is None]
+    while True:
+        grouping = Grouping(roots, apart)
+        realised = {n for k in grouping.kernels for n in k.outputs}
+        try:
+            return [build_step(k, realised) for k in _ordered(grouping.kernels)]
+        except MustRealise as error:
+            assert error.node not in apart, error.node
+            apart.add(error.node)
+
+
+def storage(node: Node) -> Node:
+    """The node whose buffer holds the elements of ``node`` in its own order: reshapes share their argument's."""
+    while node.kind == "reshape" and node.buffer is None:
+        node = node.args[0]
+    return node

@@ -1,0 +1,228 @@
+"""Turns a kernel's nodes into its spec: one builder a family, and the Step that a Program runs.
+
+A builder must give the same spec for the same graph, whatever else is in the Program.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vkdnn.fusion.lower import Lowering, MustRealise, indices_of, remap_body, resolve, simplify
+from vkdnn.fusion.views import Coords, Space, SplitNeeded, address, row_major
+from vkdnn.ir.body import Affine
+from vkdnn.ir.node import Node
+from vkdnn.kernels.base import KernelSpec
+from vkdnn.kernels.calls import CALLS, Operand
+from vkdnn.kernels.expr import ExprSpec
+from vkdnn.kernels.fold import FoldSpec
+from vkdnn.kernels.matmul import MatmulSpec
+
+if TYPE_CHECKING:
+    from vkdnn.fusion.schedule import Kernel
+
+Realised = Callable[[Node], bool]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One kernel of a Program: its spec, the extents kept out of the spec, and the nodes it reads and writes."""
+
+    spec: KernelSpec
+    sizes: tuple[int, ...]
+    inputs: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+    aligned: tuple[bool, ...]
+    """Of each input: every element is read only by the invocation that writes the same element of the outputs, so an
+    output may take the input's place."""
+
+
+def build_step(kernel: Kernel, realised: set[Node]) -> Step:
+    """The Step of a kernel. Raises MustRealise when a member cannot be computed in it after all."""
+    own = set(kernel.members)
+
+    def is_realised(node: Node) -> bool:
+        return node.kind == "leaf" or node.buffer is not None or (node in realised and node not in own)
+
+    return _BUILDERS[kernel.family](kernel, is_realised)
+
+
+def _lowered(
+    space: Space,
+    make: Callable[[Space], tuple[Lowering, list[int]]],
+    may_split: Callable[[int], bool] = lambda dim: True,
+    otherwise: Node | None = None,
+) -> tuple[Lowering, list[int]]:
+    """Lower, splitting dims as views ask for it."""
+    while True:
+        try:
+            return make(space)
+        except SplitNeeded as split:
+            if not may_split(split.dim):
+                assert otherwise is not None
+                raise MustRealise(otherwise) from None
+            space.split(split.dim, split.inner)
+
+
+def _aligned(lowering: Lowering, index: Affine) -> tuple[bool, ...]:
+    """Inputs that are only loaded at the index the outputs are stored at, unguarded."""
+    loads = [i.attrs + (len(i.args),) for i in lowering.builder.instrs if i.kind == "load"]
+    odd = {slot for slot, at, guards, _, _, dynamic in loads if at != index or guards or dynamic}
+    return tuple(slot not in odd for slot in range(len(lowering.inputs)))
+
+
+def _expr(kernel: Kernel, realised: Realised) -> Step:
+    def make(space: Space) -> tuple[Lowering, list[int]]:
+        lowering = Lowering(space, realised, {})
+        return lowering, [lowering.lower(out, space.coords()) for out in kernel.outputs]
+
+    space = Space(kernel.shape)
+    lowering, results = _lowered(space, make)
+    body = lowering.builder.finish()
+    (dims,), remap = simplify(space.extents, [space.rank], indices_of(body))
+    dtypes = tuple(n.dtype for n in lowering.inputs)
+    spec = ExprSpec(tuple(dims[1:]), dtypes, remap_body(body, remap), tuple(results))
+    stored = address(space.coords(), row_major(kernel.shape), space.rank)
+    aligned = _aligned(lowering, stored)
+    return Step(spec, (math.prod(kernel.shape),), tuple(lowering.inputs), tuple(kernel.outputs), aligned)
+
+
+def _fold(kernel: Kernel, realised: Realised) -> Step:
+    shape, axes = kernel.shape, kernel.axes
+    outer = [a for a in range(len(shape)) if a not in axes]
+    folds = [n for n in kernel.members if n.kind == "fold"][::-1]  # members are listed users first
+
+    def axis_coords(space: Space) -> Coords:
+        placed = dict(zip([*outer, *axes], space.coords(), strict=True))
+        return tuple(placed[a] for a in range(len(shape)))
+
+    def row_coords(space: Space, node: Node) -> Coords:
+        """Coordinates of a node that has one element a row, whatever axes of length 1 its shape has."""
+        lengths = [shape[a] for a in outer]
+        steps = [c for c, n in zip(space.coords(), lengths, strict=False) if n != 1]
+        zero = Affine.zero(space.rank)
+        return tuple(zero if n == 1 else steps.pop(0) for n in node.shape)
+
+    def make(space: Space) -> tuple[Lowering, list[int]]:
+        reduced = {n: (k, row_coords(space, n)) for k, n in enumerate(folds)}
+        lowering = Lowering(space, realised, reduced)
+        coords = axis_coords(space)
+        positions = [lowering.lower(n.args[0], coords) for n in folds]
+        for out in kernel.outputs:
+            positions.append(lowering.lower(out, coords if out.shape == shape else row_coords(space, out)))
+        return lowering, positions
+
+    space = Space(tuple(shape[a] for a in [*outer, *axes]))
+    lowering, positions = _lowered(space, make)
+    body = lowering.builder.finish()
+    coords = axis_coords(space)
+    at_element = address(coords, row_major(shape), space.rank)
+    at_row = address(tuple(coords[a] for a in outer), row_major(tuple(shape[a] for a in outer)), space.rank)
+    outer_rank = sum(map(len, space.factors[: len(outer)]))
+    parts = [outer_rank, space.rank - outer_rank]
+    (rows, elements), remap = simplify(space.extents, parts, [*indices_of(body), at_element, at_row])
+    results = tuple(
+        (position, out.shape == shape, remap(at_element if out.shape == shape else at_row))
+        for position, out in zip(positions[len(folds) :], kernel.outputs, strict=True)
+    )
+    spec = FoldSpec(
+        tuple(rows[1:]),
+        tuple(elements),
+        tuple(n.dtype for n in lowering.inputs),
+        remap_body(body, remap),
+        tuple((n.op, at) for n, at in zip(folds, positions, strict=False)),
+        results,
+    )
+    rows_total = math.prod(shape[a] for a in outer)
+    nothing = (False,) * len(lowering.inputs)
+    return Step(spec, (rows_total,), tuple(lowering.inputs), tuple(kernel.outputs), nothing)
+
+
+def _matmul(kernel: Kernel, realised: Realised) -> Step:
+    node = next(n for n in kernel.members if n.kind == "matmul")
+    a, b = node.args
+    a_base, a_at = resolve(a, realised)
+    b_base, b_at = resolve(b, realised)
+    last = len(node.shape) - 2
+
+    def make(space: Space) -> tuple[Lowering, list[int]]:
+        lowering = Lowering(space, realised, {node: (0, space.coords())}, (a_base, b_base))
+        if a_base is b_base:
+            lowering.inputs = [a_base, a_base]
+        return lowering, [lowering.lower(out, space.coords()) for out in kernel.outputs]
+
+    space = Space(node.shape)
+    lowering, results = _lowered(space, make, lambda dim: space.axis_of(dim) < last, node)
+    body = lowering.builder.finish()
+
+    def over_space(index: Affine, final: tuple[int, int]) -> Affine:
+        """An operand's index over (batch dims as split, row or k, k or column)."""
+        batch = Affine.zero(space.rank)
+        if len(index.strides) == len(node.shape):
+            batch = address(space.coords()[:last], index.strides[:last], space.rank)
+        return Affine(index.offset, batch.strides[: space.rank - 2] + final)
+
+    a_index = over_space(a_at, a_at.strides[-2:])  # type: ignore[arg-type]
+    b_index = over_space(b_at, b_at.strides[-2:])  # type: ignore[arg-type]
+    extents = list(space.extents)
+    # A batch dim over which b does not change is more rows of a, if everything else steps through it as such.
+    while len(extents) > 2 and b_index.strides[len(extents) - 3] == 0:
+        d = len(extents) - 3
+        if extents[d] > 1 and any(
+            i.strides[d] != i.strides[d + 1] * extents[d + 1] for i in [a_index, *indices_of(body)]
+        ):
+            break
+        extents[d : d + 2] = [extents[d] * extents[d + 1]]
+
+        def drop(index: Affine, d: int = d) -> Affine:
+            return Affine(index.offset, index.strides[:d] + index.strides[d + 1 :])
+
+        a_index, b_index, body = drop(a_index), drop(b_index), remap_body(body, drop)
+    # What is left of the batch is simplified; m and n stay two dims whatever their lengths.
+    batch_rank = len(extents) - 2
+    kept = [
+        Affine(i.offset, i.strides[:batch_rank] + (0, 0)) for i in [a_index, b_index, *indices_of(body)]
+    ]
+    (batch, _), shorter = simplify([*extents[:batch_rank], 1, 1], [batch_rank, 2], kept)
+
+    def remap(index: Affine) -> Affine:
+        return Affine(index.offset, shorter(index).strides[:-1] + index.strides[-2:])
+
+    spec = MatmulSpec(
+        tuple(batch[1:]),
+        extents[-2],
+        extents[-1],
+        a.shape[-1],
+        remap(a_index),
+        remap(b_index),
+        tuple(n.dtype for n in lowering.inputs),
+        remap_body(body, remap),
+        tuple(results),
+    )
+    nothing = (False,) * len(lowering.inputs)
+    return Step(spec, (math.prod(batch),), tuple(lowering.inputs), tuple(kernel.outputs), nothing)
+
+
+def _call(kernel: Kernel, realised: Realised) -> Step:
+    (node,) = kernel.members
+    family, parameters, results = node.attrs
+    bases: list[Node] = []
+    operands: list[Operand] = []
+    for arg in node.args:
+        base, index = resolve(arg, realised)
+        bases.append(base)
+        operands.append(Operand(arg.shape, arg.dtype, index))
+    wanted: dict[int, Any] = {n.attrs[0]: n for n in kernel.outputs}
+    spec, sizes = CALLS[family](parameters, operands, results, tuple(sorted(wanted)))
+    nothing = (False,) * len(bases)
+    return Step(spec, sizes, tuple(bases), tuple(wanted[k] for k in sorted(wanted)), nothing)
+
+
+_BUILDERS: dict[str, Callable[[Kernel, Realised], Step]] = {
+    "expr": _expr,
+    "fold": _fold,
+    "matmul": _matmul,
+    "call": _call,
+}

@@ -1,0 +1,1 @@
+"""The intermediate representation: nodes, the op table, builders and elementary definitions."""

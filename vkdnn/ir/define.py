@@ -1,0 +1,74 @@
+"""Defined ops: an elementary function is traced once into a DAG of op-table rows, which is all that exists of it.
+
+The DAG is interpreted here and printed as a GLSL function by vkdnn.codegen; neither may change the order of operations.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from vkdnn.dtypes import float32
+from vkdnn.ir.node import Node, const_value, leaf, toposort
+from vkdnn.ir.ops import OPS, Op
+
+CHUNK = 1 << 14  # elements interpreted at a time: the temporaries of a definition stay in cache
+
+
+@cache
+def definition(name: str) -> tuple[tuple[Node, ...], Node]:
+    """Parameters and result of a defined op; all scalars."""
+    op = OPS[name]
+    assert op.define is not None, name
+    parameters = tuple(leaf((), float32, f"x{i}" if op.arity > 1 else "x") for i in range(op.arity))
+    return parameters, op.define(*parameters)
+
+
+@cache
+def _plan(name: str) -> tuple[list[tuple[Any, tuple[int, ...], tuple[int, ...]]], int]:
+    """The DAG as a list of (function or constant, argument positions, positions not needed afterwards)."""
+    parameters, result = definition(name)
+    order = list(parameters) + [n for n in toposort([result]) if n.kind != "leaf"]
+    position = {n: i for i, n in enumerate(order)}
+    last = {position[a]: position[n] for n in order for a in n.args}
+    steps: list[tuple[Any, tuple[int, ...], tuple[int, ...]]] = []
+    for i, node in enumerate(order[len(parameters) :], len(parameters)):
+        if node.kind == "const":
+            steps.append((const_value(node), (), ()))
+        else:
+            args = tuple(position[a] for a in node.args)
+            row = OPS[node.op]
+            steps.append((_function(row), args, tuple({a for a in args if last[a] == i})))
+    return steps, position[result]
+
+
+def _function(row: Op) -> Any:
+    if row.numpy is not None:
+        return row.numpy
+    return lambda *arrays: _interpret(row.name, arrays)
+
+
+def _interpret(name: str, arrays: tuple[Any, ...]) -> Any:
+    steps, result = _plan(name)
+    values: list[Any] = list(arrays)
+    for function, args, done in steps:
+        values.append(function(*(values[a] for a in args)) if args else function)
+        for a in done:
+            values[a] = None
+    return values[result]
+
+
+def evaluate(name: str, *arrays: Any) -> Any:
+    """One op on NumPy arrays of flushed values; call inside ``numerics.basic.exact()``."""
+    op = OPS[name]
+    if op.numpy is not None:
+        return op.numpy(*arrays)
+    shape = np.broadcast_shapes(*(np.shape(a) for a in arrays))
+    flat = [np.broadcast_to(a, shape).ravel() for a in arrays]
+    out = np.empty(flat[0].shape, np.float32)
+    for start in range(0, out.size, CHUNK):
+        piece = slice(start, start + CHUNK)
+        out[piece] = _interpret(name, tuple(a[piece] for a in flat))
+    return out.reshape(shape)

@@ -1,0 +1,232 @@
+"""The expression graph: immutable, typed, hash-consed nodes. Building the same expression twice gives the same node.
+
+A node must never hold data or know a device; the kinds below are all there are.
+
+kind        args            attrs                         meaning
+----------  --------------  ----------------------------  ------------------------------------------------------
+const       -               (bits,)                       a scalar, by its 32 bits
+leaf        -               (token,)                      data that exists: a buffer, or an argument of a Program
+iota        -               (axis,)                       int32 index along an axis
+map         1 to 3          (op name,)                    a row of the op table, on equal shapes
+reshape     1               -                             same elements in row-major order
+permute     1               (axes,)                       axes reordered
+broadcast   1               -                             axes of length 1 repeated
+slice       1               (starts, steps)               shape says how many
+pad         1               (before,)                     zeros around (the zero of the dtype; +0.0)
+gather      table, index    (axis,)                       table[..., index, ...]; index has the result's shape
+take        table, index    -                             table[index]: rows by number; shape index + row
+fold        1               (op name, axes)               reduction in vkdnn's order; folded axes keep length 1
+matmul      a, b            -                             [..., M, K] x [..., K, N]; b may be a plain [K, N]
+call        any             (family, parameters)          a kernel family with several results (scans, scatter)
+result      call            (k,)                          the k-th result of a call
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from vkdnn import dtypes
+from vkdnn.dtypes import DType
+
+VIEWS = frozenset({"reshape", "permute", "broadcast", "slice", "pad"})
+Shape = tuple[int, ...]
+
+
+class Operators:
+    """Python's operators, by NumPy's rules, in terms of ``_map(op name, operands)``."""
+
+    __slots__ = ()
+    __array_priority__ = 1000  # so that NumPy arrays on the left let these operators act
+    __hash__ = object.__hash__
+
+    def _map(self, op: str, *operands: Any) -> Any:
+        raise NotImplementedError
+
+    def __add__(self, other: Any) -> Any:
+        return self._map("add", self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return self._map("add", other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return self._map("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self._map("sub", other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return self._map("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return self._map("mul", other, self)
+
+    def __truediv__(self, other: Any) -> Any:
+        return self._map("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return self._map("div", other, self)
+
+    def __neg__(self) -> Any:
+        return self._map("neg", self)
+
+    def __abs__(self) -> Any:
+        return self._map("abs", self)
+
+    def __invert__(self) -> Any:
+        return self._map("bitwise_not", self)
+
+    def __and__(self, other: Any) -> Any:
+        return self._map("bitwise_and", self, other)
+
+    def __rand__(self, other: Any) -> Any:
+        return self._map("bitwise_and", other, self)
+
+    def __or__(self, other: Any) -> Any:
+        return self._map("bitwise_or", self, other)
+
+    def __ror__(self, other: Any) -> Any:
+        return self._map("bitwise_or", other, self)
+
+    def __xor__(self, other: Any) -> Any:
+        return self._map("bitwise_xor", self, other)
+
+    def __rxor__(self, other: Any) -> Any:
+        return self._map("bitwise_xor", other, self)
+
+    def __lshift__(self, other: Any) -> Any:
+        return self._map("left_shift", self, other)
+
+    def __rshift__(self, other: Any) -> Any:
+        return self._map("right_shift", self, other)
+
+    def __lt__(self, other: Any) -> Any:
+        return self._map("less", self, other)
+
+    def __le__(self, other: Any) -> Any:
+        return self._map("less_equal", self, other)
+
+    def __gt__(self, other: Any) -> Any:
+        return self._map("less", other, self)
+
+    def __ge__(self, other: Any) -> Any:
+        return self._map("less_equal", other, self)
+
+    def __eq__(self, other: Any) -> Any:
+        return self._map("equal", self, other)
+
+    def __ne__(self, other: Any) -> Any:
+        return self._map("not_equal", self, other)
+
+
+class Node(Operators):
+    """One node of the graph. Nodes are equal when they are the same object; ``==`` builds a comparison."""
+
+    __slots__ = ("__weakref__", "args", "attrs", "buffer", "dtype", "kind", "shape")
+
+    kind: str
+    args: tuple[Node, ...]
+    attrs: tuple[Any, ...]
+    shape: Shape
+    dtype: DType
+    buffer: Any  # set by the array layer once the node's value exists on a device; no part of its identity
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def op(self) -> str:
+        """The op-table row of a map or a fold."""
+        return str(self.attrs[0])
+
+    def _map(self, op: str, *operands: Any) -> Node:
+        from vkdnn.ir.build import apply  # the builder checks types by the op table, which needs Node
+
+        return apply(op, *operands)
+
+    def __bool__(self) -> bool:
+        raise TypeError("a symbolic expression has no truth value: use where(condition, a, b)")
+
+    def __repr__(self) -> str:
+        what = f"{self.kind} {' '.join(map(str, self.attrs))}".strip()
+        return f"<{what}: {self.dtype}{list(self.shape)}>"
+
+
+_interned: weakref.WeakValueDictionary[tuple[Any, ...], Node] = weakref.WeakValueDictionary()
+
+
+def make(kind: str, args: Iterable[Node], attrs: tuple[Any, ...], shape: Shape, dtype: DType) -> Node:
+    """The node of these parts: the one that exists already, or a new one."""
+    args = tuple(args)
+    key = (kind, tuple(map(id, args)), attrs, shape, dtype.name)
+    node = _interned.get(key)
+    if node is None:
+        node = Node.__new__(Node)
+        node.kind, node.args, node.attrs, node.shape, node.dtype = kind, args, attrs, shape, dtype
+        node.buffer = None
+        node = _interned.setdefault(key, node)
+    return node
+
+
+class Token:
+    """Identity of a leaf; two leaves are the same only if they share their token."""
+
+    __slots__ = ("__weakref__", "note")
+
+    def __init__(self, note: str = ""):
+        self.note = note
+
+    def __repr__(self) -> str:
+        return self.note or "data"
+
+
+def leaf(shape: Shape, dtype: DType, note: str = "") -> Node:
+    """A node for data that is not an expression."""
+    return make("leaf", (), (Token(note),), shape, dtype)
+
+
+def const(value: float | int | bool, dtype: DType) -> Node:
+    """A scalar constant, kept by its bits (so that NaNs, zeros of both signs and close floats stay apart)."""
+    array = np.asarray(value).astype(dtype.numpy)
+    bits = int(dtypes.words(array, dtype)[0])
+    if dtype is dtypes.float32 and bits & 0x7F800000 == 0:
+        bits &= 0x80000000  # the contract knows no subnormals
+    return make("const", (), (bits,), (), dtype)
+
+
+def const_value(node: Node) -> Any:
+    """The NumPy scalar of a const node."""
+    return dtypes.from_words(np.array(node.attrs, np.uint32), node.dtype, ())[()]
+
+
+def toposort(roots: Iterable[Node], stop: Callable[[Node], bool] = lambda _: False) -> list[Node]:
+    """All nodes below ``roots``, arguments first, in an order fixed by the graph; not entered below ``stop``."""
+    order: list[Node] = []
+    seen: set[Node] = set()
+    stack: list[tuple[Node, Iterator[Node]]] = []
+
+    def enter(node: Node) -> None:
+        if node not in seen:
+            seen.add(node)
+            stack.append((node, iter(() if stop(node) else node.args)))
+
+    for root in roots:
+        enter(root)
+        while stack:
+            node, rest = stack[-1]
+            child = next(rest, None)
+            if child is None:
+                order.append(node)
+                stack.pop()
+            else:
+                enter(child)
+    return order

@@ -1,0 +1,155 @@
+"""The op table: every elementwise operation of vkdnn, one row each. Printer, reference, autodiff, tests and docs read it.
+
+A row must say everything about its operation; nothing else in vkdnn may treat an op by its name.
+
+types      one letter an argument, a colon, the result: f float32, i int32 or uint32, n a number, x an integer or bool,
+           b bool, a anything; '=' is the dtype of the arguments of the first letter that is not b
+glsl       a format of the argument texts; a dict gives it by dtype category (f, i, u, b)
+numpy      function of flushed arrays, run inside numerics.exact()
+define     instead of glsl and numpy: the function in terms of other rows (vkdnn.ir.elementary)
+derivative (gradient of the result, result, *arguments) -> gradients of the arguments; None where there is none
+cost       1 for one or two machine instructions, 10 for a function: decides what fusion recomputes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vkdnn.ir import elementary
+from vkdnn.ir.scalar import call, where
+from vkdnn.numerics import basic
+
+Derivative = Callable[..., tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class Op:
+    """One row. See the module's docstring for the fields."""
+
+    name: str
+    types: str
+    doc: str
+    glsl: str | dict[str, str] = ""
+    numpy: Callable[..., Any] | None = None
+    define: Callable[..., Any] | None = None
+    derivative: Derivative | None = None
+    cost: int = 1
+
+    @property
+    def arity(self) -> int:
+        return self.types.index(":")
+
+    def glsl_for(self, category: str) -> str:
+        """The GLSL format for arguments of a dtype category."""
+        if self.define is not None:
+            return f"{self.function}({', '.join(f'{{{i}}}' for i in range(self.arity))})"
+        return self.glsl if isinstance(self.glsl, str) else self.glsl[category]
+
+    @property
+    def function(self) -> str:
+        """Name of the GLSL function of a defined op (a suffix keeps clear of GLSL's own functions)."""
+        return f"{self.name}_"
+
+
+def _by_category(f: str, i: str, b: str | None = None) -> dict[str, str]:
+    return {"f": f, "i": i, "u": i} | ({"b": b} if b else {})
+
+
+def _no_gradient(count: int) -> Derivative:
+    return lambda g, y, *xs: (None,) * count
+
+
+def _zero_where(condition: Any, g: Any) -> Any:
+    return where(condition, g, 0.0)
+
+
+def _silu_gradient(g: Any, y: Any, x: Any) -> tuple[Any, ...]:
+    s = call("sigmoid", x)
+    return (g * (s + y * (1.0 - s)),)
+
+
+def _gelu_gradient(g: Any, y: Any, x: Any) -> tuple[Any, ...]:
+    phi = call("exp", x * x * -0.5) * 0.3989422804014327  # 1 / sqrt(2 pi)
+    return (g * (0.5 * (1.0 + call("erf", x * 0.7071067811865476)) + x * phi),)
+
+
+_ROWS = (
+    # arithmetic
+    Op("add", "nn:=", "a + b", _by_category("add({0}, {1})", "({0} + {1})"), basic.add,
+       derivative=lambda g, y, a, b: (g, g)),
+    Op("sub", "nn:=", "a - b", _by_category("sub({0}, {1})", "({0} - {1})"), basic.sub,
+       derivative=lambda g, y, a, b: (g, -g)),
+    Op("mul", "nn:=", "a b", _by_category("mul({0}, {1})", "({0} * {1})"), basic.mul,
+       derivative=lambda g, y, a, b: (g * b, g * a)),
+    Op("div", "ff:=", "a / b, correctly rounded", "divide({0}, {1})", basic.div, cost=8,
+       derivative=lambda g, y, a, b: (g / b, -(g * y / b))),
+    Op("neg", "n:=", "-x", _by_category("negate({0})", "(-{0})"), basic.neg, derivative=lambda g, y, x: (-g,)),
+    Op("abs", "n:=", "|x|; gradient 0 at 0", {"f": "absolute({0})", "i": "abs({0})", "u": "{0}"}, basic.abs,
+       derivative=lambda g, y, x: (where(x < 0.0, -g, _zero_where(x != 0.0, g)),)),
+    Op("sqrt", "f:=", "square root, correctly rounded", "square_root({0})", basic.sqrt, cost=8,
+       derivative=lambda g, y, x: (g * 0.5 / y,)),
+    Op("maximum", "nn:=", "the larger; NaN if either is; -0 below +0; the gradient at a tie goes to a",
+       _by_category("maximum({0}, {1})", "max({0}, {1})"), basic.maximum,
+       derivative=lambda g, y, a, b: (_zero_where(a >= b, g), _zero_where(a < b, g))),
+    Op("minimum", "nn:=", "the smaller; NaN if either is; -0 below +0; the gradient at a tie goes to a",
+       _by_category("minimum({0}, {1})", "min({0}, {1})"), basic.minimum,
+       derivative=lambda g, y, a, b: (_zero_where(a <= b, g), _zero_where(b < a, g))),
+    Op("floor", "f:=", "the largest integer not above x", "floor_({0})", basic.floor, derivative=_no_gradient(1)),
+    Op("ceil", "f:=", "the smallest integer not below x", "ceil_({0})", basic.ceil, derivative=_no_gradient(1)),
+    Op("trunc", "f:=", "the integer part", "trunc_({0})", basic.trunc, derivative=_no_gradient(1)),
+    Op("round", "f:=", "the nearest integer, halves to even", "round_even({0})", basic.round_even,
+       derivative=_no_gradient(1)),
+    Op("stop_gradient", "a:=", "x, taken as a constant by differentiation", "{0}", lambda x: x,
+       derivative=_no_gradient(1)),
+    # comparison and choice
+    Op("less", "nn:b", "a < b", "({0} < {1})", np.less),
+    Op("less_equal", "nn:b", "a <= b", "({0} <= {1})", np.less_equal),
+    Op("equal", "aa:b", "a == b", "({0} == {1})", np.equal),
+    Op("not_equal", "aa:b", "a != b; true where either is NaN", "({0} != {1})", np.not_equal),
+    Op("where", "baa:=", "a where the condition holds, else b", "({0} ? {1} : {2})", np.where,
+       derivative=lambda g, y, c, a, b: (None, _zero_where(c, g), where(c, 0.0, g))),
+    Op("isnan", "f:b", "x is NaN, by its bits", "is_nan({0})", basic.is_nan),
+    # bits
+    Op("bitwise_and", "xx:=", "a & b", _by_category("", "({0} & {1})", "({0} && {1})"), np.bitwise_and),
+    Op("bitwise_or", "xx:=", "a | b", _by_category("", "({0} | {1})", "({0} || {1})"), np.bitwise_or),
+    Op("bitwise_xor", "xx:=", "a ^ b", _by_category("", "({0} ^ {1})", "({0} ^^ {1})"), np.bitwise_xor),
+    Op("bitwise_not", "x:=", "~a", _by_category("", "(~{0})", "(!{0})"), np.invert),
+    Op("left_shift", "ii:=", "a << b, 0 <= b < 32", "({0} << {1})", np.left_shift),
+    Op("right_shift", "ii:=", "a >> b, 0 <= b < 32; arithmetic for int32", "({0} >> {1})", np.right_shift),
+    # conversion
+    Op("to_float32", "a:f", "the nearest float32", "to_float({0})", basic.to_float32,
+       derivative=_no_gradient(1)),
+    Op("to_int32", "a:i", "truncated and saturated; NaN gives 0", "to_int({0})", basic.to_int32),
+    Op("to_uint32", "a:u", "truncated and saturated; NaN gives 0; int32 wraps", "to_uint({0})", basic.to_uint32),
+    Op("to_bool", "a:b", "x != 0", "to_bool({0})", basic.to_bool),
+    Op("bits_float32", "a:f", "bits read as float32, subnormals flushed", "bits_to_float({0})", basic.bits_float32),
+    Op("bits_int32", "a:i", "bits read as int32", "bits_to_int({0})", basic.bits_int32),
+    Op("bits_uint32", "a:u", "bits read as uint32", "bits_to_uint({0})", basic.bits_uint32),
+    # elementary functions, defined in vkdnn.ir.elementary
+    Op("exp", "f:=", "e to the x", define=elementary.exp, cost=10, derivative=lambda g, y, x: (g * y,)),
+    Op("log", "f:=", "natural logarithm", define=elementary.log, cost=10, derivative=lambda g, y, x: (g / x,)),
+    Op("sin", "f:=", "sine of x radians", define=elementary.sin, cost=20,
+       derivative=lambda g, y, x: (g * call("cos", x),)),
+    Op("cos", "f:=", "cosine of x radians", define=elementary.cos, cost=20,
+       derivative=lambda g, y, x: (-(g * call("sin", x)),)),
+    Op("tanh", "f:=", "hyperbolic tangent", define=elementary.tanh, cost=10,
+       derivative=lambda g, y, x: (g * (1.0 - y * y),)),
+    Op("erf", "f:=", "error function", define=getattr(elementary,'erf',elementary.exp), cost=15,
+       derivative=lambda g, y, x: (g * (call("exp", -(x * x)) * 1.1283791670955126),)),
+    Op("rsqrt", "f:=", "1 / sqrt(x)", define=elementary.rsqrt, cost=16,
+       derivative=lambda g, y, x: (g * -0.5 * y * y * y,)),
+    Op("sigmoid", "f:=", "1 / (1 + e^-x)", define=elementary.sigmoid, cost=15,
+       derivative=lambda g, y, x: (g * (y * (1.0 - y)),)),
+    Op("silu", "f:=", "x sigmoid(x) (Ramachandran et al. 2017)", define=elementary.silu, cost=15,
+       derivative=_silu_gradient),
+    Op("gelu", "f:=", "x Phi(x), Phi the normal distribution's (Hendrycks and Gimpel 2016)", define=getattr(elementary,'gelu',elementary.exp),
+       cost=20, derivative=_gelu_gradient),
+    Op("relu", "f:=", "max(x, 0); gradient 0 at 0; NaN stays", "maximum({0}, 0.0)",
+       lambda x: basic.maximum(x, np.float32(0)), derivative=lambda g, y, x: (_zero_where(x > 0.0, g),)),
+)  # fmt: skip
+
+OPS: dict[str, Op] = {row.name: row for row in _ROWS}

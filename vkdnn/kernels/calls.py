@@ -1,0 +1,31 @@
+"""Families whose kernels have several results of their own shapes: what each makes of a call node's operands.
+
+CALLS is the one list of them; a family is a spec module and a row here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vkdnn.dtypes import DType
+from vkdnn.ir.body import Affine
+from vkdnn.ir.node import Shape
+from vkdnn.kernels.base import KernelSpec
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An argument of a call: its shape, and where its elements lie in its buffer, over its own axes."""
+
+    shape: Shape
+    dtype: DType
+    index: Affine
+
+
+Results = Sequence[tuple[Shape, DType]]
+Builder = Callable[[Any, Sequence[Operand], Results, tuple[int, ...]], tuple[KernelSpec, tuple[int, ...]]]
+"""(parameters of the call, operands, all results, numbers of the results that are wanted) -> spec and sizes."""
+
+CALLS: dict[str, Builder] = {}

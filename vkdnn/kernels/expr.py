@@ -1,0 +1,104 @@
+"""ExprSpec: fused elementwise kernels over broadcasts and views; several outputs of one iteration space.
+
+Each output element depends on input elements alone, so no schedule can change a result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vkdnn.codegen import glsl
+from vkdnn.dtypes import DType
+from vkdnn.ir.body import Body, Box, evaluate_body, pieces
+from vkdnn.kernels.base import Array, Cost, Groups, KernelSpec, Target, group_count
+
+
+@dataclass(frozen=True)
+class ExprSchedule:
+    """Invocations a workgroup."""
+
+    invocations: int = 128
+
+
+@dataclass(frozen=True)
+class ExprSpec(KernelSpec):
+    """Outputs[k][i] = body at the point i of the iteration space (first dim from ``sizes``, the others ``dims``)."""
+
+    dims: tuple[int, ...]
+    input_dtypes: tuple[DType, ...]
+    body: Body
+    results: tuple[int, ...]  # positions in the body, one an output
+
+    template = "expr.comp.j2"
+    size_names = ("count",)
+
+    @property
+    def inputs(self) -> tuple[DType, ...]:
+        return self.input_dtypes
+
+    @property
+    def outputs(self) -> tuple[DType, ...]:
+        return tuple(self.body.instrs[r].dtype for r in self.results)
+
+    def text(self) -> str:
+        stores = "\n".join(f"  out{k} = %{r}" for k, r in enumerate(self.results))
+        return f"expr dims (count, {', '.join(map(str, self.dims))})\n{self.body.text()}\n{stores}\n"
+
+    def schedules(self, target: Target) -> tuple[ExprSchedule, ...]:
+        return (ExprSchedule(128), ExprSchedule(64))
+
+    def context(self, schedule: ExprSchedule) -> dict[str, Any]:
+        names: dict[int, str] = {}
+        dims = dim_names(len(self.dims) + 1)
+        lines = glsl.statements(self.body, self.body.needed(self.results), names, dims)
+        lines += [
+            f"out{k}[base_out{k} + i] = {glsl.stored(names[r], self.body.instrs[r].dtype)};"
+            for k, r in enumerate(self.results)
+        ]
+        return {
+            "local_size": (schedule.invocations, 1),
+            "coordinates": decompose("i", self.dims, dims),
+            "statements": lines,
+        }
+
+    def groups(self, sizes: tuple[int, ...], schedule: ExprSchedule) -> Groups:
+        return (group_count(sizes[0], schedule.invocations), 1, 1)
+
+    def reference(self, sizes: tuple[int, ...], inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        rest = math.prod(self.dims)
+        extents = (sizes[0] // rest, *self.dims)
+        needed = self.body.needed(self.results)
+        for box in pieces(extents):
+            values = evaluate_body(self.body, needed, box, inputs, {})
+            for result, out in zip(self.results, outputs, strict=True):
+                np.copyto(box_view(out, box, rest), values[result])
+
+    def cost(self, sizes: tuple[int, ...]) -> Cost:
+        return Cost(self.body.flops() * sizes[0], 4 * sizes[0] * (len(self.inputs) + len(self.results)))
+
+    def ops(self) -> Sequence[str]:
+        return glsl.ops_of(self.body)
+
+
+def box_view(out: Array, box: Box, rest: int) -> Array:
+    """The part of a flat output that a box covers, in the box's shape; ``rest`` elements a step of the first dim."""
+    return out[box.start * rest :][: math.prod(box.extents)].reshape(box.extents)
+
+
+def dim_names(rank: int) -> list[str]:
+    return [f"i{d}" for d in range(rank)]
+
+
+def decompose(flat: str, dims: tuple[int, ...], names: list[str]) -> list[str]:
+    """GLSL that splits a flat index over a first dim of any extent and further dims of these extents."""
+    lines, rest = [], flat
+    for d in range(len(dims), 0, -1):
+        lines.append(f"uint {names[d]} = {rest} % {dims[d - 1]}u;")
+        rest = f"{flat} / {math.prod(dims[d - 1 :])}u"
+    lines.append(f"uint {names[0]} = {rest};")
+    return lines

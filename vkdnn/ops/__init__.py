@@ -1,0 +1,1 @@
+"""The array functions that users call, by NumPy's names where NumPy has them."""

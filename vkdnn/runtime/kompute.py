@@ -1,0 +1,370 @@
+"""A device driven through Kompute: memory, transfers, recorded sequences; the only module that imports kp.
+
+It must never hand out a view of device memory, nor let a hazard, a limit or a lost device pass in silence.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import logging
+import threading
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from vkdnn.errors import ArgumentError, DeviceError, MemoryLimitError
+from vkdnn.numerics.flush import hardware_flush
+from vkdnn.runtime.checks import check_launch, check_span, check_words
+from vkdnn.runtime.hazards import plan_barriers
+from vkdnn.runtime.info import SOFTWARE, DeviceInfo, Strategies
+from vkdnn.runtime.interface import Buffer, Launch, Words
+
+# Written to the ticket on the device once; every submission ends by copying it back (see submit).
+_TICKET = 0x5EA1ED00
+# Algorithms kept for reuse while their buffers live; each holds a pipeline of the driver.
+_MAX_ALGORITHMS = 1024
+_NO_CONSTANTS = np.zeros(0, np.uint32)
+
+_serials = itertools.count()
+
+
+class KomputeBuffer:
+    """Device memory of `words` 32-bit words; with `host`, also a mapped staging copy of the same size."""
+
+    def __init__(self, device: KomputeDevice, tensor: Any, words: int, host: bool) -> None:
+        self.device = device
+        self.words = words
+        self.host = host
+        self.serial = next(_serials)
+        self.tensor = tensor
+        self._staging = mapped_words(tensor) if host else None
+
+    def __repr__(self) -> str:
+        return f"<{'host' if self.host else 'storage'} buffer {self.serial} of {self.words} words>"
+
+    def staging(self) -> Words:
+        """The mapped staging copy; a view for use inside this module, never to be kept or handed out."""
+        if self._staging is None:
+            raise ArgumentError(f"{self!r} has no staging copy; allocate it with host=True")
+        return self._staging
+
+
+class KomputeRecording:
+    """A Kompute sequence: uploads, launches with barriers at real hazards, downloads; replayed by `run`."""
+
+    def __init__(
+        self,
+        device: KomputeDevice,
+        launches: Sequence[Launch],
+        uploads: Sequence[Buffer],
+        downloads: Sequence[Buffer],
+    ) -> None:
+        self._device = device
+        self._uploads = {device.own(buffer, "uploads", host=True).serial for buffer in uploads}
+        self._downloads = {device.own(buffer, "downloads", host=True).serial for buffer in downloads}
+        plan = plan_barriers(launches)
+        self.barriers = sum(plan)
+        # Everything recorded is kept alive by this object: Kompute itself holds only the tensors.
+        self._buffers = [*uploads, *downloads, *(buffer for launch in launches for buffer in launch.buffers)]
+        self._fetched = False
+        with device.lock:
+            self._sequence = device.record_sequence(launches, plan, uploads, downloads)
+
+    def stage(self, buffer: Buffer, words: Words, offset: int = 0) -> None:
+        """Copies `words` (uint32, 1-D) into the staging memory of an upload buffer, from word `offset` on.
+
+        They stay there for every later run until staged anew. Raises ArgumentError if the buffer is not
+        uploaded by this recording or the words do not fit.
+        """
+        own = self._device.own(buffer, "buffer", host=True)
+        if own.serial not in self._uploads:
+            raise ArgumentError(f"buffer: {own} is not uploaded by this recording; name it in uploads")
+        checked = check_words(words)
+        check_span(own, offset, checked.size)
+        own.staging()[offset : offset + checked.size] = checked
+
+    def run(self) -> None:
+        """Submits everything once and waits for it. Raises DeviceError if the device was lost."""
+        self._device.submit(self._sequence)
+        self._fetched = True
+
+    def fetch(self, buffer: Buffer, offset: int = 0, words: int | None = None) -> Words:
+        """A copy of `words` words (default: all from `offset` on) of a download buffer after the last run.
+
+        Raises ArgumentError if the buffer is not downloaded by this recording, which has to have run.
+        """
+        own = self._device.own(buffer, "buffer", host=True)
+        if own.serial not in self._downloads:
+            raise ArgumentError(f"buffer: {own} is not downloaded by this recording; name it in downloads")
+        if not self._fetched:
+            raise ArgumentError(f"buffer: {own} has nothing to fetch before the first run; call run()")
+        count = own.words - offset if words is None else words
+        check_span(own, offset, count)
+        return own.staging()[offset : offset + count].copy()
+
+
+class KomputeDevice:
+    """An opened device. Its methods may be called from any thread; submissions happen one at a time."""
+
+    def __init__(self, info: DeviceInfo, strategies: Strategies = SOFTWARE) -> None:
+        """Raises DeviceError if Kompute is missing or cannot open the device."""
+        self.info = info
+        self.strategies = strategies
+        self.submissions = 0
+        self.peak_bytes = 0
+        self.lock = threading.RLock()
+        self._allocated = 0
+        self._released: deque[tuple[int, int]] = deque()
+        self._sweeping = threading.Lock()
+        self._kp = _import_kp()
+        self._algorithms: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+        try:
+            # The worker threads of a software device inherit this thread's floating-point mode and then flush
+            # by themselves; a graphics card does not care. The probe decides what came of it.
+            with hardware_flush():
+                self._manager = self._kp.Manager(info.index)
+            self._ticket = self._manager.tensor_t(np.array([_TICKET], np.uint32))
+            self._ticket_word = mapped_words(self._ticket)
+            self._fence = self._manager.tensor_t(np.zeros(1, np.uint32))
+            self._manager.sequence().eval(self._kp.OpTensorSyncDevice([self._ticket, self._fence]))
+        except RuntimeError as error:
+            raise DeviceError(
+                f"device {info}: cannot be opened ({error}); check its driver with `vulkaninfo --summary` "
+                "or choose another with VKDNN_DEVICE"
+            ) from error
+
+    def __repr__(self) -> str:
+        return f"<KomputeDevice {self.info}>"
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes of all live buffers, staging copies not counted."""
+        with self.lock:
+            self.sweep()
+            return self._allocated
+
+    def allocate(self, words: int, host: bool) -> KomputeBuffer:
+        """A buffer of `words` 32-bit words with undefined contents; `host` adds the staging copy.
+
+        Raises ArgumentError for less than one word, MemoryLimitError beyond the device's limits.
+        """
+        if words < 1:
+            raise ArgumentError(f"words is {words}, expected at least 1; an empty array needs no buffer")
+        size = 4 * words
+        limits = self.info.limits
+        if size > limits.max_buffer_bytes:
+            raise MemoryLimitError(
+                f"words is {words} ({size} bytes), expected at most {limits.max_buffer_bytes} bytes in one "
+                f"buffer of {self.info.name}; split the array, or choose a device with a larger limit"
+            )
+        with self.lock:
+            self.sweep()
+            # Kompute does not check the driver's answer: an allocation that fails would crash later.
+            if self._allocated + size > limits.memory_bytes:
+                raise MemoryLimitError(
+                    f"words is {words} ({size} bytes) with {self._allocated} bytes allocated, expected at "
+                    f"most {limits.memory_bytes} bytes in all on {self.info.name}; free arrays or make the "
+                    "batch smaller"
+                )
+            kind = self._kp.TensorTypes.device if host else self._kp.TensorTypes.storage
+            # Zeros are pages that are never touched: for storage Kompute reads nothing but their number.
+            tensor = self._manager.tensor_t(np.zeros(words, np.uint32), kind)
+            buffer = KomputeBuffer(self, tensor, words, host)
+            weakref.finalize(buffer, _release, weakref.ref(self), buffer.serial, size).atexit = False
+            with self._sweeping:
+                self._allocated += size
+                self.peak_bytes = max(self.peak_bytes, self._allocated)
+        return buffer
+
+    def write(self, buffer: Buffer, words: Words, offset: int = 0) -> None:
+        """Copies `words` (uint32, 1-D) into a host buffer from word `offset` on, and waits.
+
+        Transfers the whole buffer, both ways where only a part is written. Raises ArgumentError for a storage
+        buffer, another dtype or words that do not fit.
+        """
+        own = self.own(buffer, "buffer", host=True)
+        checked = check_words(words)
+        check_span(own, offset, checked.size)
+        with self.lock:
+            if checked.size < own.words:
+                # Kompute copies all of the staging memory: it has to hold what the device has in the rest.
+                self._transfer(self._kp.OpTensorSyncLocal([own.tensor]))
+            own.staging()[offset : offset + checked.size] = checked
+            self._transfer(self._kp.OpTensorSyncDevice([own.tensor]))
+
+    def read(self, buffer: Buffer, offset: int = 0, words: int | None = None) -> Words:
+        """A copy of `words` words (default: all from `offset` on) of a host buffer.
+
+        Transfers the whole buffer. Raises ArgumentError for a storage buffer or words outside it.
+        """
+        own = self.own(buffer, "buffer", host=True)
+        count = own.words - offset if words is None else words
+        check_span(own, offset, count)
+        with self.lock:
+            self._transfer(self._kp.OpTensorSyncLocal([own.tensor]))
+            return own.staging()[offset : offset + count].copy()
+
+    def record(
+        self, launches: Sequence[Launch], uploads: Sequence[Buffer] = (), downloads: Sequence[Buffer] = ()
+    ) -> KomputeRecording:
+        """Records the uploads, the launches in order with barriers at real hazards, then the downloads.
+
+        Runs nothing. Raises ArgumentError for foreign or storage buffers in transfers, regions outside their
+        buffers, workgroup counts, push constants or bindings beyond the device's limits.
+        """
+        for launch in launches:
+            check_launch(launch, self.info)
+        return KomputeRecording(self, launches, uploads, downloads)
+
+    # What follows is for this module.
+
+    def own(self, buffer: Buffer, argument: str, host: bool) -> KomputeBuffer:
+        """The buffer as one of this device's; raises ArgumentError if it is not, or lacks a staging copy."""
+        if not isinstance(buffer, KomputeBuffer) or buffer.device is not self:
+            raise ArgumentError(f"{argument}: {buffer!r} is no buffer of {self!r}; allocate it there")
+        if host and not buffer.host:
+            raise ArgumentError(
+                f"{argument}: {buffer!r} has no staging copy, expected a host buffer; allocate it with "
+                "host=True"
+            )
+        return buffer
+
+    def record_sequence(
+        self,
+        launches: Sequence[Launch],
+        plan: Sequence[bool],
+        uploads: Sequence[Buffer],
+        downloads: Sequence[Buffer],
+    ) -> Any:
+        kp = self._kp
+        sequence = self._manager.sequence()
+        if uploads:
+            sequence.record(kp.OpTensorSyncDevice(self._tensors(uploads)))
+        for launch, barrier in zip(launches, plan, strict=True):
+            if barrier:
+                # A dispatch waits for transfers only; this transfer waits for the dispatches before it. Its
+                # memory barrier names the fence alone, since Kompute has none for storage buffers: the
+                # execution order is strict, and drivers flush whole caches, never single buffers.
+                sequence.record(kp.OpTensorSyncLocal([self._fence]))
+            push = np.array(launch.push, np.uint32)
+            sequence.record(kp.OpAlgoDispatch(self._algorithm(launch), push))
+        if downloads:
+            sequence.record(kp.OpTensorSyncLocal(self._tensors(downloads)))
+        sequence.record(kp.OpTensorSyncLocal([self._ticket]))
+        return sequence
+
+    def note_release(self, serial: int, size: int) -> None:
+        self._released.append((serial, size))
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Forgets algorithms that would keep the memory of released buffers.
+
+        Never waits and never nests: where a sweep is under way, or a thread is amid its lookups, the next one
+        does the work.
+        """
+        if not self._sweeping.acquire(blocking=False):
+            return
+        try:
+            while self._released:
+                serial, size = self._released.popleft()
+                self._allocated -= size
+                for key in [key for key in self._algorithms if serial in key[1]]:
+                    del self._algorithms[key]
+        finally:
+            self._sweeping.release()
+
+    def submit(self, sequence: Any) -> None:
+        """Runs a sequence that ends with the ticket's way back, and waits.
+
+        Kompute ignores what the driver answers, so a lost device looks like success: only the ticket, wiped
+        here and copied back by the last command, proves that the commands ran.
+        """
+        with self.lock:
+            self._ticket_word[0] = 0
+            self.submissions += 1
+            try:
+                sequence.eval()
+            except RuntimeError as error:
+                raise DeviceError(f"device {self.info}: submission failed ({error}); {_LOST}") from error
+            if self._ticket_word[0] != _TICKET:
+                raise DeviceError(f"device {self.info}: lost, a submission did not run to its end; {_LOST}")
+
+    def _transfer(self, operation: Any) -> None:
+        sequence = self._manager.sequence()
+        sequence.record(operation)
+        sequence.record(self._kp.OpTensorSyncLocal([self._ticket]))
+        self.submit(sequence)
+
+    def _tensors(self, buffers: Iterable[Buffer]) -> list[Any]:
+        return [self.own(buffer, "buffers", host=False).tensor for buffer in buffers]
+
+    def _algorithm(self, launch: Launch) -> Any:
+        """The Kompute algorithm for a launch; of the push constants only the number matters here."""
+        serials = tuple(self.own(buffer, "buffers", host=False).serial for buffer in launch.buffers)
+        key = (launch.spirv, serials, len(launch.push), launch.groups)
+        with self._sweeping:
+            algorithm = self._algorithms.get(key)
+            if algorithm is not None:
+                self._algorithms.move_to_end(key)
+        if algorithm is None:
+            try:
+                algorithm = self._manager.algorithm(
+                    self._tensors(launch.buffers),
+                    launch.spirv,
+                    launch.groups,
+                    _NO_CONSTANTS,
+                    np.zeros(len(launch.push), np.uint32),
+                )
+            except RuntimeError as error:
+                raise DeviceError(
+                    f"shader {launch.label}: the driver of {self.info} makes no pipeline of it ({error}); "
+                    "update the driver or choose another device with VKDNN_DEVICE"
+                ) from error
+            with self._sweeping:
+                self._algorithms[key] = algorithm
+                if len(self._algorithms) > _MAX_ALGORITHMS:
+                    self._algorithms.popitem(last=False)
+        return algorithm
+
+
+_LOST = "its driver may have reset it after a long kernel; start the process again"
+
+
+def mapped_words(tensor: Any) -> Words:
+    """The mapped memory of a Kompute tensor of uint32, as a view that dangles once the tensor is gone.
+
+    Kompute's own view has stride 0 where kp was built with pybind11 before 2.12 and NumPy is 2 or later:
+    every element would be the first. Only its address and the tensor's size are used.
+    """
+    address: int = tensor.data().ctypes.data
+    return np.ctypeslib.as_array((ctypes.c_uint32 * tensor.size()).from_address(address))
+
+
+def _release(device: weakref.ref[KomputeDevice], serial: int, size: int) -> None:
+    """A buffer is gone. Runs when the collector likes, even inside the device's own methods."""
+    alive = device()
+    if alive is not None:
+        alive.note_release(serial, size)
+
+
+def _import_kp() -> ModuleType:
+    root = logging.getLogger()
+    before = list(root.handlers)
+    try:
+        import kp
+    except (ImportError, OSError) as error:
+        raise DeviceError(
+            f"Kompute is missing ({error}); run tools/setup, or `pip install --no-deps kp==0.9.0`, which "
+            "builds it with Debian's cmake, g++, libvulkan-dev, libfmt-dev and pybind11-dev"
+        ) from error
+    # Importing kp configures the root logger, which belongs to the program.
+    for handler in [handler for handler in root.handlers if handler not in before]:
+        root.removeHandler(handler)
+    module: ModuleType = kp
+    return module

