@@ -14,6 +14,7 @@ from typing import Any
 
 from vkdnn.device import Device, Place, Progress, Run, Storage, Task, Words
 from vkdnn.fusion.schedule import schedule, storage
+from vkdnn.fusion.spans import cut_folds
 from vkdnn.ir.node import Node
 from vkdnn.plan import in_place, lifetimes, plan_arenas
 
@@ -31,6 +32,7 @@ class _Bound:
     handles: dict[Node, Any]  # buffers of the results
     brought: set[Node]  # results that come back with the submission
     given: list[weakref.ref[Storage]]  # result storages of the last replay
+    arguments: list[Any]  # buffers of the inputs: while they live, no other buffer can have their identity
 
 
 class Program:
@@ -42,10 +44,10 @@ class Program:
     def __init__(
         self, device: Device, outputs: Sequence[Node], inputs: Sequence[Node] = (), donated: Sequence[int] = ()
     ):
-        self.device, self.outputs, self.inputs = device, list(outputs), list(inputs)
+        self.device, self.outputs, self.inputs = device, cut_folds(outputs), list(inputs)
         self.steps = schedule(self.outputs)
         self.donated = list(donated)
-        roots = list(dict.fromkeys(map(storage, outputs)))
+        roots = list(dict.fromkeys(map(storage, self.outputs)))
         self.roots = [r for r in roots if r.kind != "leaf" and r.buffer is None]
         donated_nodes = [self.inputs[i] for i in donated]
         self.taken = in_place(self.steps, donated_nodes, self.roots)
@@ -105,7 +107,7 @@ class Program:
         uploads = [s.handle() for s in slots.values() if s.words]
         brought = {r for r in self.roots if r not in self.taken and 0 < r.size <= DOWNLOADED_WORDS}
         run = device.prepare(tasks, uploads, [handles[r] for r in self.roots if r in brought], progress)
-        return _Bound(run, slots, inputs, handles, brought, [])
+        return _Bound(run, slots, inputs, handles, brought, [], list(at.values()))
 
     def _results(self, bound: _Bound) -> list[Storage]:
         at: dict[Node, Storage] = dict(zip(self.inputs, bound.inputs, strict=True))

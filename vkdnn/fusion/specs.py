@@ -66,10 +66,14 @@ def _lowered(
             space.split(split.dim, split.inner)
 
 
-def _aligned(lowering: Lowering, index: Affine) -> tuple[bool, ...]:
-    """Inputs that are only loaded at the index the outputs are stored at, unguarded."""
-    loads = [i.attrs + (len(i.args),) for i in lowering.builder.instrs if i.kind == "load"]
-    odd = {slot for slot, at, guards, _, _, dynamic in loads if at != index or guards or dynamic}
+def _aligned(lowering: Lowering, stored: Callable[[Node], Affine | None], operands: int = 0) -> tuple[bool, ...]:
+    """Inputs that are only loaded at the index an output of their shape is stored at, unguarded."""
+    odd = set(range(operands))
+    for instr in lowering.builder.instrs:
+        if instr.kind == "load":
+            slot, at, guards, _, _ = instr.attrs
+            if at != stored(lowering.inputs[slot]) or guards or instr.args:
+                odd.add(slot)
     return tuple(slot not in odd for slot in range(len(lowering.inputs)))
 
 
@@ -85,7 +89,7 @@ def _expr(kernel: Kernel, realised: Realised) -> Step:
     dtypes = tuple(n.dtype for n in lowering.inputs)
     spec = ExprSpec(tuple(dims[1:]), dtypes, remap_body(body, remap), tuple(results))
     stored = address(space.coords(), row_major(kernel.shape), space.rank)
-    aligned = _aligned(lowering, stored)
+    aligned = _aligned(lowering, lambda node: stored)
     return Step(spec, (math.prod(kernel.shape),), tuple(lowering.inputs), tuple(kernel.outputs), aligned)
 
 
@@ -135,9 +139,10 @@ def _fold(kernel: Kernel, realised: Realised) -> Step:
         tuple((n.op, at) for n, at in zip(folds, positions, strict=False)),
         results,
     )
+    # A row is read and written by one invocation or one workgroup, which has read it all before it writes.
+    aligned = _aligned(lowering, lambda node: at_element if node.shape == shape else at_row)
     rows_total = math.prod(shape[a] for a in outer)
-    nothing = (False,) * len(lowering.inputs)
-    return Step(spec, (rows_total,), tuple(lowering.inputs), tuple(kernel.outputs), nothing)
+    return Step(spec, (rows_total,), tuple(lowering.inputs), tuple(kernel.outputs), aligned)
 
 
 def _matmul(kernel: Kernel, realised: Realised) -> Step:
@@ -155,6 +160,8 @@ def _matmul(kernel: Kernel, realised: Realised) -> Step:
 
     space = Space(node.shape)
     lowering, results = _lowered(space, make, lambda dim: space.axis_of(dim) < last, node)
+    stored = address(space.coords(), row_major(node.shape), space.rank)
+    aligned = _aligned(lowering, lambda node: stored, operands=2)
     body = lowering.builder.finish()
 
     def over_space(index: Affine, final: tuple[int, int]) -> Affine:
@@ -201,8 +208,7 @@ def _matmul(kernel: Kernel, realised: Realised) -> Step:
         remap_body(body, remap),
         tuple(results),
     )
-    nothing = (False,) * len(lowering.inputs)
-    return Step(spec, (math.prod(batch),), tuple(lowering.inputs), tuple(kernel.outputs), nothing)
+    return Step(spec, (math.prod(batch),), tuple(lowering.inputs), tuple(kernel.outputs), aligned)
 
 
 def _call(kernel: Kernel, realised: Realised) -> Step:

@@ -13,6 +13,7 @@ from vkdnn.dtypes import DType
 from vkdnn.ir.body import Affine
 from vkdnn.ir.node import Shape
 from vkdnn.kernels.base import KernelSpec
+from vkdnn.kernels.scatter import build_scatter
 
 
 @dataclass(frozen=True)
@@ -28,4 +29,6 @@ Results = Sequence[tuple[Shape, DType]]
 Builder = Callable[[Any, Sequence[Operand], Results, tuple[int, ...]], tuple[KernelSpec, tuple[int, ...]]]
 """(parameters of the call, operands, all results, numbers of the results that are wanted) -> spec and sizes."""
 
-CALLS: dict[str, Builder] = {}
+CALLS: dict[str, Builder] = {
+    "scatter": build_scatter,
+}
