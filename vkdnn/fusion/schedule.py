@@ -60,7 +60,25 @@ def elementwise_rule(node: Node, kernel: Kernel) -> bool:
         return True
     if kernel.family == "fold" and squeezed(node.shape) == squeezed(kernel.row_shape):
         return True
+    if kernel.family == "expr" and _made_of_fold(node, kernel.shape):
+        return True  # the fold will follow, and make the node one value a row
     return (OPS[node.op].cost if node.kind == "map" else 2) <= CHEAP
+
+
+def _made_of_fold(node: Node, source: Shape) -> bool:
+    """Whether the node is computed, at its own size, from a fold of elements of shape ``source``."""
+    stack, seen = [node], {node}
+    while stack:
+        current = stack.pop()
+        if current.kind == "fold":
+            if current.args[0].shape == source:
+                return True
+            continue
+        for arg in current.args:
+            if arg not in seen and arg.buffer is None and squeezed(arg.shape) == squeezed(node.shape):
+                seen.add(arg)
+                stack.append(arg)
+    return False
 
 
 def fold_rule(node: Node, kernel: Kernel) -> bool:

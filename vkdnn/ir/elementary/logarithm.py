@@ -87,11 +87,15 @@ def log2(x: Value) -> Value:
 
 def _log1p(x: Value, x_tail: Value) -> Pair:
     """log(1 + x + x_tail), x > -1 and finite."""
+    small = x_tail - x * x * (0.5 - x * (_THIRD[0] - 0.25 * x))
     u, rest = two_sum(1.0, x)
     k, f, head, tail = _log_scaled(u)
     # What u lost is divided by u; 1 / (1 + f) to a few bits is enough for it. From 2**60 on it counts for nothing.
-    rest = where(u < 2.0**60, rest + x_tail, 0.0) * bitcast(0x3F800000 - (k << 23), "float32")
-    return _add_ln2(k, head, tail + rest * (1.0 - f * (1.0 - f * (1.0 - f * (1.0 - f)))))
+    rest = (rest + x_tail) * bitcast(0x3F800000 - (k << 23), "float32")
+    rest = where(u < 2.0**60, rest * (1.0 - f * (1.0 - f * (1.0 - f * (1.0 - f)))), 0.0)
+    head, tail = _add_ln2(k, head, tail + rest)
+    tiny = abs(x) < 2.0**-8
+    return fast_sum(where(tiny, x, head), where(tiny, small, tail))
 
 
 def log1p(x: Value) -> Value:
@@ -125,7 +129,7 @@ def _log_long(x: Value) -> Pair:
     half, half_tail = _half_square(f)
     cube = multiply((square, square_tail), (f, 0.0))
     series, series_tail = fast_sum(_THIRD[0], -0.25 * f)
-    series_tail = series_tail + (_THIRD[1] + square * polynomial(f, _LOG_LONG))
+    series, series_tail = fast_sum(series, series_tail + (_THIRD[1] + square * polynomial(f, _LOG_LONG)))
     cubic, cubic_tail = multiply(cube, (series, series_tail))
     head, tail = fast_sum(f, -half)
     head, rest = fast_sum(head, cubic)

@@ -156,7 +156,8 @@ def _atan_octant(a: Value, b: Value) -> tuple[Value, Value, Value]:
         (where(diagonal, more, b), where(diagonal, more_tail, 0.0)),
     )
     square = t * t
-    rest = t * (square * polynomial(square, _ATAN)) + t_tail
+    # Of a small quotient only the rounded value counts; parts of its tail may have been flushed.
+    rest = where(abs(t) < 2.0**-20, 0.0, t * (square * polynomial(square, _ATAN)) + t_tail)
     base_tail = where(diagonal, 0.5 * HALF_PI[1], 0.0)
     return where(diagonal, 0.5 * HALF_PI[0], 0.0), t, rest + base_tail
 
@@ -164,8 +165,8 @@ def _atan_octant(a: Value, b: Value) -> tuple[Value, Value, Value]:
 def _atan_sum(parts: tuple[Value, Value, Value], complement: Value, of: Pair) -> tuple[Value, Value, Value]:
     """The parts of `of` minus the angle where `complement` holds, else of the angle."""
     base, t, rest = parts
-    base = where(complement, of[0] - base, base)
-    return base, where(complement, -t, t), where(complement, of[1] - rest, rest)
+    minus, minus_tail = fast_sum(of[0], -base)
+    return where(complement, minus, base), where(complement, -t, t), where(complement, minus_tail + (of[1] - rest), rest)
 
 
 def atan(x: Value) -> Value:
