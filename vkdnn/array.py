@@ -6,6 +6,7 @@ An Array never changes its value; only donation to a jitted function ends its li
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -238,6 +239,7 @@ def realize(arrays: Sequence[Array]) -> None:
         for a, storage in zip(group, Program(place, nodes)([]), strict=True):
             node = leaf(a.shape, a.dtype)
             a.node.buffer = node.buffer = storage
+            storage.memo = weakref.ref(a.node)
             a.node, a._device = node, place  # lets go of the expression
 
 

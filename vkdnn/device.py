@@ -35,13 +35,14 @@ class Storage:
     detached: it keeps its words on the host, and goes back to the device if it is used there.
     """
 
-    __slots__ = ("__weakref__", "_detached", "_handle", "_run", "device", "stale", "words")
+    __slots__ = ("__weakref__", "_detached", "_handle", "_run", "device", "memo", "stale", "words")
 
     def __init__(self, device: Device, words: int, handle: Any, run: Run | None = None):
         self.device, self.words, self._handle = device, words, handle
         self._run = weakref.ref(run) if run is not None else None  # whose submission has brought the words back
         self._detached: Words | None = None
         self.stale = False  # donated: a Program has put another value into the buffer
+        self.memo: weakref.ref[Any] | None = None  # the expression node that knows this storage as its value
 
     def handle(self) -> Any:
         """The device's buffer. Raises DeviceError if it was donated."""
@@ -69,6 +70,13 @@ class Storage:
             self._detached = self.read()
         self._run = None
         self._handle = None
+
+    def donate(self) -> None:
+        """The buffer goes to another value; whoever still asks for this one gets an error."""
+        self.stale = True
+        node = self.memo() if self.memo is not None else None
+        if node is not None:
+            node.buffer = None  # the expression can be computed again
 
     def _check(self) -> None:
         if self.stale:

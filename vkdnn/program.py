@@ -112,7 +112,9 @@ class Program:
     def _results(self, bound: _Bound) -> list[Storage]:
         at: dict[Node, Storage] = dict(zip(self.inputs, bound.inputs, strict=True))
         for i in self.donated:
-            bound.inputs[i].stale = True
+            donated = bound.inputs[i]
+            at[self.inputs[i]] = Storage(self.device, donated.words, donated.handle())  # if it is a result as it was
+            donated.donate()
         new = {
             root: Storage(self.device, root.size, handle, bound.run if root in bound.brought else None)
             for root, handle in bound.handles.items()

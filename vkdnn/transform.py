@@ -17,7 +17,7 @@ from vkdnn.autodiff.vjp import pullback
 from vkdnn.device import Device, Progress, Storage, Words, current_device
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError
 from vkdnn.ir import build
-from vkdnn.ir.node import Node, leaf
+from vkdnn.ir.node import leaf
 from vkdnn.numerics.flush import flush
 from vkdnn.program import Program
 
@@ -29,7 +29,8 @@ def vjp(function: Function, *arguments: Any) -> tuple[Any, Callable[[Any], tuple
     the gradients of all arguments (trees of arrays; zeros where there is no dependence).
     """
     leaves, structure = tree.flatten(list(arguments))
-    arrays = [_separate(asarray(x)) for x in leaves]
+    # Aliases keep equal arguments apart, and an argument apart from the same array captured as a constant.
+    arrays = [Array(build.alias(x.node), x._device) for x in map(asarray, leaves)]
     value = function(*tree.unflatten(structure, list(arrays)))
     outputs, out_structure = tree.flatten(value)
     results = [asarray(o) for o in outputs]
@@ -53,11 +54,6 @@ def vjp(function: Function, *arguments: Any) -> tuple[Any, Callable[[Any], tuple
         return tuple(tree.unflatten(structure, gradients))
 
     return value, pull
-
-
-def _separate(x: Array) -> Array:
-    """An array whose node no other argument shares, so that gradients of equal arguments stay apart."""
-    return x
 
 
 def value_and_grad(function: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
@@ -232,4 +228,4 @@ def _argument(x: Any) -> Storage | Words:
     return dtypes.words(host, dtype)
 
 
-__all__ = ["Jitted", "Node", "grad", "jit", "value_and_grad", "vjp"]
+__all__ = ["Jitted", "grad", "jit", "value_and_grad", "vjp"]

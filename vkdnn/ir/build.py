@@ -13,7 +13,7 @@ import numpy as np
 from vkdnn import dtypes
 from vkdnn.dtypes import DType, bool_, float32, int32, uint32
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError
-from vkdnn.ir.node import Node, Shape, const, const_value, make
+from vkdnn.ir.node import Node, Shape, Token, const, const_value, make
 from vkdnn.ir.ops import OPS
 from vkdnn.numerics import basic
 
@@ -130,9 +130,14 @@ def reshape(x: Node, shape: Shape) -> Node:
         shape = tuple(x.size // rest if n == -1 else n for n in shape)
     if min(shape, default=0) < 0 or math.prod(shape) != x.size:
         raise ShapeError(f"reshape: {x.shape} ({x.size} elements) does not fit {shape}")
-    if x.kind == "reshape":
+    if x.kind == "reshape" and not x.attrs:
         x = x.args[0]
     return x if x.shape == shape else make("reshape", (x,), (), shape, x.dtype)
+
+
+def alias(x: Node) -> Node:
+    """x under an identity of its own: a view that hash-consing keeps apart from x and from every other alias."""
+    return make("reshape", (x,), (Token("alias"),), x.shape, x.dtype)
 
 
 def permute(x: Node, axes: Shape) -> Node:

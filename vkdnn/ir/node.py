@@ -8,7 +8,7 @@ const       -               (bits,)                       a scalar, by its 32 bi
 leaf        -               (token,)                      data that exists: a buffer, or an argument of a Program
 iota        -               (axis,)                       int32 index along an axis
 map         1 to 3          (op name,)                    a row of the op table, on equal shapes
-reshape     1               -                             same elements in row-major order
+reshape     1               () or (token,)                same elements in row-major order; a token keeps it apart
 permute     1               (axes,)                       axes reordered
 broadcast   1               -                             axes of length 1 repeated
 slice       1               (starts, steps)               shape says how many

@@ -116,21 +116,23 @@ def softplus(x: Value) -> Value:
 
 
 def log_sigmoid(x: Value) -> Value:
-    return -call("softplus", -x)
+    return -softplus(-x)
 
 
 # ---- powers
 
 
 def _log_long(x: Value) -> Pair:
-    """log(x) as a pair to 2**-35 of itself: the exponent of a power magnifies every error up to 128 times."""
+    """log(x) as a pair to 2**-33 of itself: the exponent of a power magnifies every error up to 128 times."""
     k, f = _mantissa(x, 0x3F2AAAAB)  # 1 + f in [2/3, 4/3)
-    square, square_tail = product(f, f)
     half, half_tail = _half_square(f)
-    cube = multiply((square, square_tail), (f, 0.0))
-    series, series_tail = fast_sum(_THIRD[0], -0.25 * f)
-    series, series_tail = fast_sum(series, series_tail + (_THIRD[1] + square * polynomial(f, _LOG_LONG)))
-    cubic, cubic_tail = multiply(cube, (series, series_tail))
+    square = product(f, f)
+    # log(1 + f) = f - f**2/2 + f**3 (1/3 - f/4 + f**2 (1/5 + ...)), every sum and product as a pair
+    fifth = fast_sum(_LOG_LONG[0], f * polynomial(f, _LOG_LONG[1:]))
+    series, series_tail = multiply(square, fifth)
+    third, third_tail = fast_sum(_THIRD[0], -0.25 * f)
+    series, rest = fast_sum(third, series)
+    cubic, cubic_tail = multiply(multiply(square, (f, 0.0)), (series, rest + (series_tail + (third_tail + _THIRD[1]))))
     head, tail = fast_sum(f, -half)
     head, rest = fast_sum(head, cubic)
     return _add_ln2(k, head, rest + (tail + (cubic_tail - half_tail)))
