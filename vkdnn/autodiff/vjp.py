@@ -63,7 +63,7 @@ def pullback(results: Sequence[Node], gradients: Sequence[Node], wrt: Sequence[N
 def _map_rule(node: Node, g: Node) -> Sequence[Node | None]:
     derivative = OPS[node.op].derivative
     if derivative is None:
-        return (None,) * len(node.args)
+        raise VkdnnError(f"grad: {node.op} has no derivative; put vk.stop_gradient around it to take it as a constant")
     found = derivative(g, node, *node.args)
     return [None if d is None else build.broadcast_to(build.as_node(d), node.shape) for d in found]
 

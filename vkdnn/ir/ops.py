@@ -7,7 +7,8 @@ types      one letter an argument, a colon, the result: f float32, i int32 or ui
 glsl       a format of the argument texts; a dict gives it by dtype category (f, i, u, b)
 numpy      function of flushed arrays, run inside numerics.exact()
 define     instead of glsl and numpy: the function in terms of other rows (vkdnn.ir.elementary)
-derivative (gradient of the result, result, *arguments) -> gradients of the arguments; None where there is none
+derivative (gradient of the result, result, *arguments) -> gradients of the arguments, None where it is zero;
+           a row without one is refused by differentiation if its result is float32
 cost       1 for one or two machine instructions, 10 for a function: decides what fusion recomputes
 """
 
@@ -20,10 +21,11 @@ from typing import Any
 import numpy as np
 
 from vkdnn.ir import elementary
-from vkdnn.ir.scalar import call, where
+from vkdnn.ir.scalar import call, sqrt, where
 from vkdnn.numerics import basic
 
 Derivative = Callable[..., tuple[Any, ...]]
+LN_2 = 0.6931471805599453
 
 
 @dataclass(frozen=True)
@@ -65,16 +67,6 @@ def _no_gradient(count: int) -> Derivative:
 
 def _zero_where(condition: Any, g: Any) -> Any:
     return where(condition, g, 0.0)
-
-
-def _silu_gradient(g: Any, y: Any, x: Any) -> tuple[Any, ...]:
-    s = call("sigmoid", x)
-    return (g * (s + y * (1.0 - s)),)
-
-
-def _gelu_gradient(g: Any, y: Any, x: Any) -> tuple[Any, ...]:
-    phi = call("exp", x * x * -0.5) * 0.3989422804014327  # 1 / sqrt(2 pi)
-    return (g * (0.5 * (1.0 + call("erf", x * 0.7071067811865476)) + x * phi),)
 
 
 _ROWS = (
@@ -130,26 +122,60 @@ _ROWS = (
     Op("bits_int32", "a:i", "bits read as int32", "bits_to_int({0})", basic.bits_int32),
     Op("bits_uint32", "a:u", "bits read as uint32", "bits_to_uint({0})", basic.bits_uint32),
     # elementary functions, defined in vkdnn.ir.elementary
-    Op("exp", "f:=", "e to the x", define=elementary.exp, cost=10, derivative=lambda g, y, x: (g * y,)),
-    Op("log", "f:=", "natural logarithm", define=elementary.log, cost=10, derivative=lambda g, y, x: (g / x,)),
-    Op("sin", "f:=", "sine of x radians", define=elementary.sin, cost=20,
+    Op("exp", "f:=", "e^x", define=elementary.exp, cost=10, derivative=lambda g, y, x: (g * y,)),
+    Op("exp2", "f:=", "2^x", define=elementary.exp2, cost=10, derivative=lambda g, y, x: (g * (y * LN_2),)),
+    Op("expm1", "f:=", "e^x - 1", define=elementary.expm1, cost=15, derivative=lambda g, y, x: (g * (y + 1.0),)),
+    Op("log", "f:=", "natural logarithm", define=elementary.log, cost=15, derivative=lambda g, y, x: (g / x,)),
+    Op("log2", "f:=", "logarithm to base 2", define=elementary.log2, cost=20,
+       derivative=lambda g, y, x: (g / (x * LN_2),)),
+    Op("log1p", "f:=", "log(1 + x)", define=elementary.log1p, cost=20, derivative=lambda g, y, x: (g / (x + 1.0),)),
+    Op("pow", "ff:=", "x^y; NaN for x < 0 unless y is an integer", define=elementary.pow, cost=40,
+       derivative=lambda g, z, x, y: (g * y * call("pow", x, y - 1.0), where(x == 0.0, 0.0, g * z * call("log", x)))),
+    Op("sin", "f:=", "sine of x radians", define=elementary.sin, cost=40,
        derivative=lambda g, y, x: (g * call("cos", x),)),
-    Op("cos", "f:=", "cosine of x radians", define=elementary.cos, cost=20,
+    Op("cos", "f:=", "cosine of x radians", define=elementary.cos, cost=40,
        derivative=lambda g, y, x: (-(g * call("sin", x)),)),
-    Op("tanh", "f:=", "hyperbolic tangent", define=elementary.tanh, cost=10,
+    Op("tan", "f:=", "tangent of x radians", define=elementary.tan, cost=50,
+       derivative=lambda g, y, x: (g * (1.0 + y * y),)),
+    Op("asin", "f:=", "arc sine, NaN outside [-1, 1]", define=elementary.asin, cost=30,
+       derivative=lambda g, y, x: (g / sqrt(1.0 - x * x),)),
+    Op("acos", "f:=", "arc cosine, NaN outside [-1, 1]", define=elementary.acos, cost=30,
+       derivative=lambda g, y, x: (-(g / sqrt(1.0 - x * x)),)),
+    Op("atan", "f:=", "arc tangent", define=elementary.atan, cost=30,
+       derivative=lambda g, y, x: (g / (1.0 + x * x),)),
+    Op("atan2", "ff:=", "angle of the point (x, y), arguments y and x", define=elementary.atan2, cost=40,
+       derivative=lambda g, z, y, x: (g * x / (x * x + y * y), -(g * y / (x * x + y * y)))),
+    Op("sinh", "f:=", "hyperbolic sine", define=elementary.sinh, cost=20,
+       derivative=lambda g, y, x: (g * call("cosh", x),)),
+    Op("cosh", "f:=", "hyperbolic cosine", define=elementary.cosh, cost=20,
+       derivative=lambda g, y, x: (g * call("sinh", x),)),
+    Op("tanh", "f:=", "hyperbolic tangent", define=elementary.tanh, cost=20,
        derivative=lambda g, y, x: (g * (1.0 - y * y),)),
-    Op("erf", "f:=", "error function", define=getattr(elementary,'erf',elementary.exp), cost=15,
+    Op("erf", "f:=", "error function", define=elementary.erf, cost=30,
        derivative=lambda g, y, x: (g * (call("exp", -(x * x)) * 1.1283791670955126),)),
+    Op("erfc", "f:=", "1 - erf(x), without cancellation", define=elementary.erfc, cost=40,
+       derivative=lambda g, y, x: (-(g * (call("exp", -(x * x)) * 1.1283791670955126)),)),
     Op("rsqrt", "f:=", "1 / sqrt(x)", define=elementary.rsqrt, cost=16,
        derivative=lambda g, y, x: (g * -0.5 * y * y * y,)),
-    Op("sigmoid", "f:=", "1 / (1 + e^-x)", define=elementary.sigmoid, cost=15,
-       derivative=lambda g, y, x: (g * (y * (1.0 - y)),)),
-    Op("silu", "f:=", "x sigmoid(x) (Ramachandran et al. 2017)", define=elementary.silu, cost=15,
-       derivative=_silu_gradient),
-    Op("gelu", "f:=", "x Phi(x), Phi the normal distribution's (Hendrycks and Gimpel 2016)", define=getattr(elementary,'gelu',elementary.exp),
-       cost=20, derivative=_gelu_gradient),
+    Op("reciprocal", "f:=", "1 / x", define=elementary.reciprocal, cost=8, derivative=lambda g, y, x: (-(g * y * y),)),
+    # activations
     Op("relu", "f:=", "max(x, 0); gradient 0 at 0; NaN stays", "maximum({0}, 0.0)",
        lambda x: basic.maximum(x, np.float32(0)), derivative=lambda g, y, x: (_zero_where(x > 0.0, g),)),
+    Op("sigmoid", "f:=", "1 / (1 + e^-x)", define=elementary.sigmoid, cost=20,
+       derivative=lambda g, y, x: (g * (y * (1.0 - y)),)),
+    Op("log_sigmoid", "f:=", "log(sigmoid(x)), without cancellation", define=elementary.log_sigmoid, cost=30,
+       derivative=lambda g, y, x: (g * call("sigmoid", -x),)),
+    Op("softplus", "f:=", "log(1 + e^x)", define=elementary.softplus, cost=30,
+       derivative=lambda g, y, x: (g * call("sigmoid", x),)),
+    Op("silu", "f:=", "x sigmoid(x) (Ramachandran et al. 2017)", define=elementary.silu, cost=20,
+       derivative=lambda g, y, x: (g * call("silu_slope", x),)),
+    Op("silu_slope", "f:=", "derivative of silu", define=elementary.silu_slope, cost=30),
+    Op("gelu", "f:=", "x Phi(x), Phi the normal distribution (Hendrycks and Gimpel 2016)", define=elementary.gelu,
+       cost=40, derivative=lambda g, y, x: (g * call("gelu_slope", x),)),
+    Op("gelu_slope", "f:=", "derivative of gelu", define=elementary.gelu_slope, cost=50),
+    Op("gelu_tanh", "f:=", "gelu's approximation by tanh", define=elementary.gelu_tanh, cost=40,
+       derivative=lambda g, y, x: (g * call("gelu_tanh_slope", x),)),
+    Op("gelu_tanh_slope", "f:=", "derivative of gelu_tanh", define=elementary.gelu_tanh_slope, cost=50),
 )  # fmt: skip
 
 OPS: dict[str, Op] = {row.name: row for row in _ROWS}

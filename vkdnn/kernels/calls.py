@@ -13,6 +13,7 @@ from vkdnn.dtypes import DType
 from vkdnn.ir.body import Affine
 from vkdnn.ir.node import Shape
 from vkdnn.kernels.base import KernelSpec
+from vkdnn.kernels.scan import build_scan
 from vkdnn.kernels.scatter import build_scatter
 
 
@@ -31,4 +32,5 @@ Builder = Callable[[Any, Sequence[Operand], Results, tuple[int, ...]], tuple[Ker
 
 CALLS: dict[str, Builder] = {
     "scatter": build_scatter,
+    "scan": build_scan,
 }

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vkdnn.codegen import glsl
 from vkdnn.dtypes import DType, float32
@@ -28,7 +28,9 @@ from vkdnn.ir import build
 from vkdnn.ir.body import Affine
 from vkdnn.ir.node import Node, Shape
 from vkdnn.kernels.base import MAX_GROUPS, Array, Cost, Groups, KernelSpec, Target
-from vkdnn.kernels.calls import Operand, Results
+
+if TYPE_CHECKING:
+    from vkdnn.kernels.calls import Operand, Results
 
 FAMILY = "scan"
 MAX_COLUMNS = 256  # an invocation holds a row of the state
@@ -97,9 +99,13 @@ def split_arguments(parameters: ScanCall, args: Sequence[Any]) -> tuple[list[Any
 
 @dataclass(frozen=True)
 class ScanSchedule:
-    """Rows a workgroup holds, one an invocation, and whether the columns of a row are unrolled into registers."""
+    """Invocations a workgroup, rows an invocation holds, and whether columns are unrolled into registers.
+
+    Several rows share the loads of w and read: best where loads are dear (software devices).
+    """
 
     invocations: int
+    own_rows: int
     unrolled: bool
 
 
@@ -148,17 +154,18 @@ class ScanSpec(KernelSpec):
         return "\n".join([*lines, f"  inputs {dtypes}", ""])
 
     def schedules(self, target: Target) -> tuple[ScanSchedule, ...]:
-        """Unrolled rows live in registers; the loop is the other legal form, with half or twice the workgroups."""
-        unrolled, looped = ScanSchedule(32, True), ScanSchedule(64, False)
-        return (unrolled, looped)
+        single, looped, several = ScanSchedule(32, 1, True), ScanSchedule(64, 1, False), ScanSchedule(8, 4, False)
+        if target.software:
+            return (several, looped, single) if self.rows > 8 else (looped, single)
+        return (single, looped, several)
 
     def groups(self, sizes: tuple[int, ...], schedule: ScanSchedule) -> Groups:
-        tiles = -(-self.rows // schedule.invocations)
+        tiles = -(-self.rows // (schedule.invocations * schedule.own_rows))
         return (min(tiles, MAX_GROUPS), min(sizes[0] * self.heads, MAX_GROUPS), 1)
 
     def context(self, schedule: ScanSchedule) -> dict[str, Any]:
         def at(operand: tuple[int, Affine] | None, dims: list[str]) -> str:
-            """GLSL of an element; C stands for the column."""
+            """GLSL of an element; ROW stands for the row."""
             if operand is None:
                 return ""
             slot, index = operand
@@ -174,15 +181,17 @@ class ScanSpec(KernelSpec):
                 "step": f"{index.strides[-1]}u" if index.strides[-1] >= 0 else f"uint({index.strides[-1]})",
             }
 
-        token, row = ["b", "t", "h"], ["row"]
-        terms = []
-        for term in self.terms:
-            if len(term) == 1:
-                terms.append({"dense": split(term[0], [*token, *row, "0u"])})
-            else:
-                terms.append({"factor": at(term[0], [*token, *row]), "columns": split(term[1], [*token, "0u"])})
+        token = ["b", "t", "h"]
+        terms = [
+            {"factor": "", "columns": split(term[0], [*token, "ROW", "0u"])}
+            if len(term) == 1
+            else {"factor": at(term[0], [*token, "ROW"]), "columns": split(term[1], [*token, "0u"])}
+            for term in self.terms
+        ]
         return {
             "local_size": (schedule.invocations, 1),
+            "own_rows": schedule.own_rows,
+            "tile_rows": schedule.own_rows * schedule.invocations,
             "unrolled": schedule.unrolled,
             "heads": self.heads,
             "rows": self.rows,
@@ -190,11 +199,13 @@ class ScanSpec(KernelSpec):
             "reverse": self.reverse,
             "terms": terms,
             "read": split(self.read, [*token, "0u"]) if self.read and OUT in self.results else None,
-            "initial": split(self.initial, ["b", "h", *row, "0u"]) if self.initial else None,
+            "initial": split(self.initial, ["b", "h", "ROW", "0u"]) if self.initial else None,
             "boundary": at(self.boundary, ["b", "t"]),
             "boundary_next": at(self.boundary, ["b", "(t + 1u)"]),
             "boundary_first": at(self.boundary, ["b", "0u"]),
-            "stores": {RESULT_NAMES[r]: f"out{k}" for k, r in enumerate(self.results)},
+            "stores": {
+                name: f"out{self.results.index(r)}" if r in self.results else "" for r, name in enumerate(RESULT_NAMES)
+            },
         }
 
     def reference(self, sizes: tuple[int, ...], inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
