@@ -14,6 +14,8 @@ from vkdnn.ir.body import Affine
 from vkdnn.ir.node import Shape
 from vkdnn.kernels.base import KernelSpec
 from vkdnn.kernels.scan import build_scan
+from vkdnn.kernels.scan_chunk import build_product, build_states
+from vkdnn.kernels.scan_dot import build_dot
 from vkdnn.kernels.scatter import build_scatter
 
 
@@ -33,4 +35,7 @@ Builder = Callable[[Any, Sequence[Operand], Results, tuple[int, ...]], tuple[Ker
 CALLS: dict[str, Builder] = {
     "scatter": build_scatter,
     "scan": build_scan,
+    "scan_product": build_product,
+    "scan_states": build_states,
+    "row_dot": build_dot,
 }

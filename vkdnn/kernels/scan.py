@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 FAMILY = "scan"
 MAX_COLUMNS = 256  # an invocation holds a row of the state
+UNROLLED_COLUMNS = 64  # wider rows stay an array: unrolled they spill out of the registers
 OUT, FINAL, STATES = range(3)
 RESULT_NAMES = ("out", "final", "states")
 
@@ -99,7 +100,8 @@ def split_arguments(parameters: ScanCall, args: Sequence[Any]) -> tuple[list[Any
 
 @dataclass(frozen=True)
 class ScanSchedule:
-    """Invocations a workgroup, rows an invocation holds, and whether columns are unrolled into registers.
+    """Invocations a workgroup, rows an invocation holds, whether columns are unrolled into registers, and how many
+    tokens' columns the workgroup loads into shared memory at a time (0: none, every row loads them itself).
 
     Several rows share the loads of w and read: best where loads are dear (software devices).
     """
@@ -107,6 +109,7 @@ class ScanSchedule:
     invocations: int
     own_rows: int
     unrolled: bool
+    stage: int
 
 
 @dataclass(frozen=True)
@@ -154,7 +157,9 @@ class ScanSpec(KernelSpec):
         return "\n".join([*lines, f"  inputs {dtypes}", ""])
 
     def schedules(self, target: Target) -> tuple[ScanSchedule, ...]:
-        single, looped, several = ScanSchedule(32, 1, True), ScanSchedule(64, 1, False), ScanSchedule(8, 4, False)
+        stage = min(16, 2048 // self.columns)
+        single = ScanSchedule(32, 1, self.columns <= UNROLLED_COLUMNS, stage)
+        looped, several = ScanSchedule(64, 1, False, 0), ScanSchedule(8, 4, False, stage)
         if target.software:
             return (several, looped, single) if self.rows > 8 else (looped, single)
         return (single, looped, several)
@@ -188,6 +193,10 @@ class ScanSpec(KernelSpec):
             else {"factor": at(term[0], [*token, "ROW"]), "columns": split(term[1], [*token, "0u"])}
             for term in self.terms
         ]
+        per_column = {f"w{k}": term["columns"] for k, term in enumerate(terms) if term["factor"]}
+        read = split(self.read, [*token, "0u"]) if self.read and OUT in self.results else None
+        if read:
+            per_column["read"] = read
         return {
             "local_size": (schedule.invocations, 1),
             "own_rows": schedule.own_rows,
@@ -198,7 +207,9 @@ class ScanSpec(KernelSpec):
             "columns": self.columns,
             "reverse": self.reverse,
             "terms": terms,
-            "read": split(self.read, [*token, "0u"]) if self.read and OUT in self.results else None,
+            "read": read,
+            "per_column": per_column,
+            "stage": schedule.stage if per_column else 0,
             "initial": split(self.initial, ["b", "h", "ROW", "0u"]) if self.initial else None,
             "boundary": at(self.boundary, ["b", "t"]),
             "boundary_next": at(self.boundary, ["b", "(t + 1u)"]),

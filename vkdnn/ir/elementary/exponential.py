@@ -13,6 +13,7 @@ from vkdnn.ir.elementary.pairs import (
     ONE_BITS,
     Pair,
     fast_sum,
+    half_square,
     keep_nan,
     multiply,
     polynomial,
@@ -23,7 +24,7 @@ from vkdnn.ir.elementary.pairs import (
 )
 from vkdnn.ir.scalar import Value, bitcast, call, where
 
-# A mantissa (head and tail), and its exponent of two in the exponent field of a uint32.
+# A value as head and tail, and its exponent of two in the exponent field of a uint32.
 Scaled = tuple[Value, Value, Value]
 
 _INFINITY = math.inf
@@ -47,14 +48,21 @@ def _exp_reduced(r: Value, r_tail: Value) -> Pair:
     return fast_sum(head, tail + (r * r * polynomial(r, _EXP) + r_tail * head))
 
 
-def exp_scaled(x: Value, x_tail: Value | None = None) -> Scaled:
-    """e**(x + x_tail) as (head + tail) 2**k, head in [0.7, 1.42]; |x| below 350."""
+def _exp_argument(x: Value, x_tail: Value | None = None) -> Scaled:
+    """x + x_tail = r + r_tail + k ln(2), |r| <= ln(2)/2."""
     shifted = x * _LOG2_E + _ROUNDER
     n = shifted - _ROUNDER
     high = x - n * LN2_HIGH  # exact
     low = -(n * LN2_LOW) if x_tail is None else x_tail - n * LN2_LOW
-    head, tail = _exp_reduced(*fast_sum(high, low))
-    return head, tail, bitcast(shifted, "uint32") << 23
+    r, r_tail = fast_sum(high, low)
+    return r, r_tail, bitcast(shifted, "uint32") << 23
+
+
+def exp_scaled(x: Value, x_tail: Value | None = None) -> Scaled:
+    """e**(x + x_tail) as (head + tail) 2**k, head in [0.7, 1.42]; |x| below 350."""
+    r, r_tail, k = _exp_argument(x, x_tail)
+    head, tail = _exp_reduced(r, r_tail)
+    return head, tail, k
 
 
 def power_of_two(k: Value, extra: int = 0) -> Value:
@@ -81,11 +89,15 @@ def exp2(x: Value) -> Value:
 
 
 def expm1(x: Value) -> Value:
-    small = x + x * x * polynomial(x, _EXP)
-    head, tail, k = exp_scaled(where(abs(x) < 25.0, x, 0.0))
+    r, r_tail, k = _exp_argument(where(abs(x) < 25.0, x, 0.0))
+    # e**r - 1 with r**2/2 free of error: subtracting 1 brings out what the rounding of a sum with 1 hides.
+    square, square_tail = half_square(r)
+    head, tail = fast_sum(r, square)
+    tail = tail + (square_tail + r * r * r * polynomial(r, _EXP[1:]) + r_tail * (1.0 + r))
     scale = power_of_two(k)
-    total, rest = two_sum(head * scale, -1.0)
-    y = where(abs(x) < 0.3, small, total + (rest + tail * scale))
+    base, base_tail = two_sum(scale, -1.0)
+    total, rest = two_sum(base, head * scale)
+    y = where(x == 0.0, x, total + (rest + (base_tail + tail * scale)))
     return keep_nan(x, where(x >= 25.0, call("exp", x), where(x <= -25.0, -1.0, y)))
 
 
@@ -144,7 +156,7 @@ def gate(x: Value, p: Scaled, negative: Value) -> Value:
     one_minus, rest = fast_sum(1.0, -(head * scale * _UNSCALE))
     factor = (where(negative, head, one_minus), where(negative, tail, rest - tail * scale * _UNSCALE))
     y_head, y_tail = multiply((x, 0.0), factor)
-    y = y_head + y_tail
+    y = where(y_head == 0.0, y_head, y_head + y_tail)  # the tail would lose the sign of zero
     # Scaling comes after the rounding to 24 bits, so a result below 2**-126 is flushed by the rule.
     return where(negative, y * scale * _UNSCALE, y)
 
@@ -173,9 +185,8 @@ def silu_slope(x: Value) -> Value:
 def tanh(x: Value) -> Value:
     a = abs(x)
     square = x * x
-    small = x + x * (square * polynomial(square, _TANH))
+    small = a + a * (square * polynomial(square, _TANH))
     head, tail, scale = logistic(where(a > 20.0, -40.0, a * -2.0))  # tanh(a) = 1 - 2 logistic(-2 a)
     head, tail = head * scale * (2.0 * _UNSCALE), tail * scale * (2.0 * _UNSCALE)
     one_minus, rest = fast_sum(1.0, -head)
-    large = with_sign(one_minus + (rest - tail), sign_bit(x))
-    return keep_nan(x, where(a < 0.2, small, large))
+    return keep_nan(x, with_sign(where(a < 0.2, small, one_minus + (rest - tail)), sign_bit(x)))

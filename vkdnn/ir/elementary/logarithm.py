@@ -14,11 +14,11 @@ from vkdnn.ir.elementary.pairs import (
     SIGN_BIT,
     Pair,
     fast_sum,
+    half_square,
     keep_nan,
     multiply,
     polynomial,
     product,
-    split,
     two_sum,
 )
 from vkdnn.ir.scalar import Value, bitcast, call, cast, floor, where
@@ -47,16 +47,10 @@ def _mantissa(x: Value, lowest: int) -> tuple[Value, Value]:
     return k, bitcast(bits - (k << 23), "float32") - 1.0
 
 
-def _half_square(f: Value) -> Pair:
-    """f**2 / 2: a head of 24 bits without an error, and a rest."""
-    head, tail = split(f)
-    return 0.5 * head * head, 0.5 * tail * (f + head)
-
-
 def _log_scaled(x: Value) -> tuple[Value, Value, Value, Value]:
     """x = 2**k (1 + f), 1 + f in [sqrt(1/2), sqrt(2)): k, f, and log(1 + f) as head and tail."""
     k, f = _mantissa(x, 0x3F3504F3)
-    square, square_tail = _half_square(f)
+    square, square_tail = half_square(f)
     head, tail = fast_sum(f, -square)
     return k, f, head, tail + (f * f * f * polynomial(f, _LOG) - square_tail)
 
@@ -125,7 +119,7 @@ def log_sigmoid(x: Value) -> Value:
 def _log_long(x: Value) -> Pair:
     """log(x) as a pair to 2**-33 of itself: the exponent of a power magnifies every error up to 128 times."""
     k, f = _mantissa(x, 0x3F2AAAAB)  # 1 + f in [2/3, 4/3)
-    half, half_tail = _half_square(f)
+    half, half_tail = half_square(f)
     square = product(f, f)
     # log(1 + f) = f - f**2/2 + f**3 (1/3 - f/4 + f**2 (1/5 + ...)), every sum and product as a pair
     fifth = fast_sum(_LOG_LONG[0], f * polynomial(f, _LOG_LONG[1:]))

@@ -96,7 +96,12 @@ def _reduce(x: Value) -> tuple[Value, Value, Value]:
 
 def _sin_pair(r: Value, r_tail: Value) -> Pair:
     square = r * r
-    return r, r * (square * polynomial(square, _SIN)) + r_tail * (1.0 - 0.5 * square)
+    # r**3 as the exact cube of 8 leading bits, and a rest
+    leading = bitcast(bitcast(r, "uint32") & 0xFFFF0000, "float32")
+    cube = leading * leading * leading
+    rest = (r - leading) * (square + leading * (r + leading))
+    tail = r * square * square * polynomial(square, _SIN[1:]) + r_tail * (1.0 - 0.5 * square)
+    return r, _SIN[0] * cube + (_SIN[0] * rest + tail)
 
 
 def _cos_pair(r: Value, r_tail: Value) -> Pair:

@@ -1,0 +1,232 @@
+"""Reductions: the written order (128 lanes, a tree, spans of 32,768) told independently, on both schedules."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hard_values import HARD_FLOATS, bits_equal
+
+import vkdnn as vk
+from vkdnn.ir.define import evaluate
+from vkdnn.kernels.fold import FoldSchedule, FoldSpec
+from vkdnn.numerics import basic
+from vkdnn.numerics.flush import exact, flush
+
+LENGTHS = (1, 2, 3, 63, 64, 65, 127, 128, 129, 257, 32767, 32768, 32769)
+IDENTITY = {"add": -0.0, "maximum": -np.inf, "minimum": np.inf}
+COMBINE = {"add": basic.add, "maximum": basic.maximum, "minimum": basic.minimum}
+
+
+def written_fold(op, x):
+    """x [rows, n] folded over its last axis as DESIGN writes it, lanes past the end holding the identity."""
+    rows, n = x.shape
+    if n > 32768:
+        spans = [written_fold(op, x[:, start : start + 32768]) for start in range(0, n, 32768)]
+        return written_fold(op, np.stack(spans, axis=1))
+    lanes = np.full((rows, 128), IDENTITY[op], np.float32)
+    for start in range(0, n, 128):
+        chunk = np.full((rows, 128), IDENTITY[op], np.float32)
+        chunk[:, : min(128, n - start)] = x[:, start : start + 128]
+        lanes = COMBINE[op](lanes, chunk)
+    stride = 64
+    while stride:
+        lanes = COMBINE[op](lanes[:, :stride], lanes[:, stride : 2 * stride])
+        stride //= 2
+    return lanes[:, 0]
+
+
+def hard_rows(n, seed=0):
+    """Rows of ordinary, wide, vanishing, negative-zero and hard values; one with a NaN, one with an infinity."""
+    rng = np.random.default_rng(seed)
+    normal = rng.standard_normal(n)
+    wide = rng.standard_normal(n) * 2.0 ** rng.integers(-60, 60, n)
+    vanishing = rng.standard_normal(n) * 2.0**-125
+    hard = rng.permutation(np.resize(HARD_FLOATS[np.isfinite(HARD_FLOATS)], n))
+    with_nan, with_inf = normal.copy(), normal.copy()
+    with_nan[n // 2], with_inf[-1] = np.nan, -np.inf
+    rows = [normal, wide, vanishing, np.full(n, -0.0), hard, with_nan, with_inf]
+    return flush(np.stack(rows).astype(np.float32))
+
+
+@pytest.fixture(params=[False, True], ids=["invocation", "workgroup"])
+def forced(request, monkeypatch):
+    """Every fold of the test takes one schedule."""
+    monkeypatch.setattr(FoldSpec, "schedules", lambda self, target: (FoldSchedule(request.param),))
+
+
+def test_a_sum_has_the_written_order(both):
+    x = hard_rows(300)
+    (total,) = both(lambda x: vk.sum(x, axis=-1), x)
+    with exact():
+        assert bits_equal(total, written_fold("add", x)).all()
+    assert not bits_equal(total[:2], x[:2].sum(axis=-1)).all()  # NumPy's own order is another one
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+def test_folds_of_every_length(both, forced, n):
+    x = hard_rows(n, n)
+
+    def run(x):
+        return [vk.sum(x, -1), vk.max(x, -1), vk.min(x, -1), vk.mean(x, -1), vk.softmax(x), vk.logsumexp(x)]
+
+    found = both(run, x)
+    with exact():
+        total, top, least = (written_fold(op, x) for op in IDENTITY)
+        e = evaluate("exp", basic.sub(x, top[:, None]))
+        shift = np.where(np.isfinite(top), top, np.float32(0))[:, None]
+        scaled = written_fold("add", evaluate("exp", basic.sub(x, shift)))
+        wanted = [
+            total, top, least, basic.div(total, np.float32(n)), basic.div(e, written_fold("add", e)[:, None]),
+            basic.add(evaluate("log", scaled), shift[:, 0]),
+        ]  # fmt: skip
+    for name, want, got in zip(("sum", "max", "min", "mean", "softmax", "logsumexp"), wanted, found, strict=True):
+        assert bits_equal(want, got).all(), f"{name} over {n}: rows {np.argwhere(~bits_equal(want, got))[:5]}"
+
+
+AXES = [axes for count in (1, 2, 3) for axes in itertools.combinations(range(3), count)]
+
+
+def test_folds_over_every_choice_of_axes(both, forced):
+    x = hard_rows(3 * 130 * 5)[0].reshape(3, 130, 5)
+    found = both(lambda x: [vk.sum(x * 2, axes, keepdims=True) for axes in AXES] + [vk.sum(x * 2), vk.max(x, (-1, 0))], x)
+    for axes, got in zip(AXES, found, strict=False):
+        rest = [a for a in range(3) if a not in axes]
+        rows = np.transpose(x, (*rest, *axes)).reshape(int(np.prod([x.shape[a] for a in rest])), -1)
+        with exact():
+            want = written_fold("add", rows * np.float32(2)).reshape([1 if a in axes else x.shape[a] for a in range(3)])
+        assert bits_equal(want, got).all(), axes
+    assert found[-2].shape == () and bits_equal(found[-2], found[-3].reshape(())).all()
+    assert (found[-1] == x.max(axis=(0, 2))).all()
+
+
+def test_a_long_fold_along_the_first_axis(both):
+    x = np.ascontiguousarray(hard_rows(40000)[:5].T)
+    total, scaled = both(lambda x: [vk.sum(x, axis=0), vk.softmax(x * 0.01, axis=0)], x)
+    with exact():
+        assert bits_equal(total, written_fold("add", x.T)).all()
+    assert abs(scaled[:, 0].sum(dtype=np.float64) - 1) < 1e-5  # a float64 sum of float32 values: not compared by bits
+
+
+def test_folds_over_views_and_computed_elements(both, forced):
+    x = hard_rows(12 * 20)[0].reshape(12, 20)
+
+    def run(x):
+        return [
+            vk.sum(x[::-1, 3:17:2], axis=1),
+            vk.sum(x.T.reshape(4, 60), axis=-1),
+            vk.sum(vk.broadcast_to(x[:, :1], (12, 7)), axis=0),
+            vk.sum(vk.pad(x, [(1, 2), (0, 3)]), axis=0),
+            vk.sum(vk.exp(vk.clip(x, -3, 3)) * x, axis=0),
+            vk.max(vk.concatenate([x, -x], axis=1), axis=1),
+        ]
+
+    found = both(run, x)
+    with exact():
+        wanted = [
+            written_fold("add", x[::-1, 3:17:2]),
+            written_fold("add", x.T.reshape(4, 60)),
+            written_fold("add", np.broadcast_to(x[:, :1], (12, 7)).T),
+            written_fold("add", np.pad(x, [(1, 2), (0, 3)]).T),
+            written_fold("add", basic.mul(evaluate("exp", np.clip(x, -3, 3)), x).T),
+            np.maximum(x, -x).max(axis=1),
+        ]
+    for k, (want, got) in enumerate(zip(wanted, found, strict=True)):
+        assert bits_equal(want, got).all(), k
+
+
+# ---- values that are stated
+
+
+def test_stated_values(both):
+    def run(nans, logits, long):
+        return [vk.max(nans), vk.min(nans), vk.softmax(logits), vk.layer_norm(long), vk.sum(-vk.zeros(3)), vk.logsumexp(logits)]
+
+    nan, logits, long = np.array([0.0, np.nan]), np.full(12, -200.0), np.array([40000.0, 40001, 40002, 40003])
+    top, least, soft, normed, zero, lse = both(run, nan, logits, long)
+    assert np.isnan(top) and np.isnan(least)
+    assert (soft == np.float32(1) / np.float32(12)).all()
+    wanted = np.array([-1.34163542, -0.447211807, 0.447211807, 1.34163542], np.float32)
+    assert bits_equal(normed, wanted).all()
+    assert zero == 0 and np.signbit(zero)
+    assert abs(float(lse) - (-200 + np.log(12))) < 2e-5  # the nearest float32 is within half a ULP of 2**-16
+
+
+def test_folds_over_nothing(both):
+    x = np.zeros((3, 0), np.float32)
+    total, average, whole, soft = both(lambda x: [vk.sum(x, 1), vk.mean(x, 1), vk.sum(x), vk.softmax(x.T)], x)
+    assert total.tolist() == [0, 0, 0] and not np.signbit(total).any()
+    assert np.isnan(average).all() and whole == 0 and soft.shape == (0, 3)
+    for fold in (vk.max, vk.min, vk.softmax, vk.logsumexp):
+        with pytest.raises(vk.VkdnnError, match="no elements along axes"):
+            fold(vk.array(x), axis=1)
+    assert vk.max(vk.array(x), axis=0).shape == (0,)
+
+
+def test_rows_without_a_finite_value(both):
+    x = np.array([[-np.inf] * 3, [np.inf, 1, 2], [np.nan, 1, 2]], np.float32)
+    lse, soft = both(lambda x: [vk.logsumexp(x), vk.softmax(x)], x)
+    assert lse[0] == -np.inf and lse[1] == np.inf and np.isnan(lse[2])
+    assert np.isnan(soft[1]).any() and np.isnan(soft[2]).all()
+
+
+def test_a_row_does_not_depend_on_its_batch(both, forced):
+    x, w = hard_rows(200)[:2], np.random.default_rng(1).standard_normal((200, 9)).astype(np.float32)
+    batch = np.concatenate([hard_rows(200, 5), x, hard_rows(200, 6)])
+
+    def run(x, w):
+        return [vk.softmax(x), vk.rms_norm(x), vk.layer_norm(x), x @ w, vk.sum(x, -1), vk.log_softmax(x)]
+
+    for alone, among in zip(both(run, x, w), both(run, batch, w), strict=True):
+        assert bits_equal(alone, among[7:9]).all()
+
+
+# ---- gradients of reductions
+
+
+def test_gradients_of_folds_agree_with_central_differences(both):
+    x = np.random.default_rng(2).standard_normal((3, 5)).astype(np.float32)
+    w = np.random.default_rng(3).standard_normal((3, 5)).astype(np.float32)
+
+    def np_softmax(x):
+        e = np.exp(x - x.max(-1, keepdims=True))
+        return e / e.sum(-1, keepdims=True)
+
+    def np_norm(x):
+        return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+
+    cases = [
+        (lambda x, w: vk.sum(vk.softmax(x) * w), lambda x, w: (np_softmax(x) * w).sum()),
+        (lambda x, w: vk.sum(vk.log_softmax(x) * w), lambda x, w: (np.log(np_softmax(x)) * w).sum()),
+        (lambda x, w: vk.sum(vk.logsumexp(x) * w[:, 0]), lambda x, w: (np.log(np.exp(x).sum(-1)) * w[:, 0]).sum()),
+        (lambda x, w: vk.sum(vk.layer_norm(x) * w), lambda x, w: (np_norm(x) * w).sum()),
+        (
+            lambda x, w: vk.sum(vk.rms_norm(x, axis=0) * w),
+            lambda x, w: (x / np.sqrt((x * x).mean(0) + 1e-6) * w).sum(),
+        ),
+        (lambda x, w: vk.sum(vk.mean(x, 0) * w[0]), lambda x, w: (x.mean(0) * w[0]).sum()),
+        (lambda x, w: vk.sum(vk.max(x, 1) * w[:, 0]), lambda x, w: (x.max(1) * w[:, 0]).sum()),
+        (lambda x, w: vk.sum(vk.min(x * w)), lambda x, w: (x * w).min()),
+    ]
+    found = both(lambda x, w: [vk.grad(f)(x, w) for f, _ in cases], x, w)
+    for k, ((_, function), got) in enumerate(zip(cases, found, strict=True)):
+        slope = np.zeros((3, 5))
+        for at in np.ndindex(3, 5):
+            step = np.zeros((3, 5))
+            step[at] = 1e-6
+            left, right = (function(x.astype(float) + s, w.astype(float)) for s in (-step, step))
+            slope[at] = (right - left) / 2e-6
+        np.testing.assert_allclose(got, slope, rtol=1e-4, atol=5e-6, err_msg=str(k))
+
+
+def test_the_gradient_of_a_maximum_is_shared_at_ties():
+    x = vk.array([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0]])
+    slope = vk.grad(lambda x: vk.sum(vk.max(x, axis=1)))(x)
+    third = float(np.float32(1) / np.float32(3))
+    assert slope.numpy().tolist() == [[0, 0.5, 0.5], [third] * 3]
+
+
+@pytest.mark.parametrize("eps", [0, -1e-6, float("nan"), float("inf"), 1e-60])
+def test_norms_refuse_an_eps_that_is_no_positive_number(eps):
+    for norm in (vk.rms_norm, vk.layer_norm):
+        with pytest.raises(vk.VkdnnError, match="eps: got"):
+            norm(vk.array([1.0, 2.0]), eps=eps)

@@ -1,0 +1,184 @@
+"""Elementary functions: their error against float64, their special values, and the same bits in both flush modes."""
+
+import mpmath
+import numpy as np
+import pytest
+import scipy.special
+from hard_values import HARD_FLOATS, bits_equal, random_bits
+
+from vkdnn.dtypes import float32
+from vkdnn.ir import elementary
+from vkdnn.ir.define import evaluate
+from vkdnn.ir.node import const_value, leaf, toposort
+from vkdnn.numerics.flush import exact, flush
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+LOWEST = 2.0**-126
+
+
+def sigmoid_times(x, u):
+    """x sigmoid(u) in float64, with its limits."""
+    y = np.where(u < 0, x * np.exp(u) / (1 + np.exp(u)), x / (1 + np.exp(-u)))
+    return np.where(u < -700, -0.0, np.where(u > 700, x, y))
+
+
+def softplus(x):
+    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+
+
+def gelu(x):
+    return np.where(x == -np.inf, -0.0, np.where(x == np.inf, x, x * scipy.special.ndtr(x)))
+
+
+# function: truth in float64, interval of its interesting arguments, bound of the error in ULP (docs/numerics.md)
+FUNCTIONS = {
+    "exp": (np.exp, (-88, 89), 0.63),
+    "exp2": (np.exp2, (-127, 129), 0.63),
+    "expm1": (np.expm1, (-20, 89), 0.65),
+    "log": (np.log, (0.3, 3), 0.64),
+    "log2": (np.log2, (0.3, 3), 0.75),
+    "log1p": (np.log1p, (-1, 3), 0.65),
+    "sigmoid": (scipy.special.expit, (-88, 20), 0.64),
+    "silu": (lambda x: sigmoid_times(x, x), (-93, 31), 0.66),
+    "softplus": (softplus, (-88, 31), 0.69),
+    "log_sigmoid": (lambda x: -softplus(-x), (-31, 88), 0.69),
+    "tanh": (np.tanh, (-10, 10), 0.67),
+    "sinh": (np.sinh, (-90, 90), 0.63),
+    "cosh": (np.cosh, (-90, 90), 0.63),
+    "sin": (np.sin, (-50, 50), 0.65),
+    "cos": (np.cos, (-50, 50), 0.65),
+    "tan": (np.tan, (-50, 50), 0.82),
+    "asin": (np.arcsin, (-1, 1), 0.65),
+    "acos": (np.arccos, (-1, 1), 0.63),
+    "atan": (np.arctan, (-9, 9), 0.84),
+    "erf": (scipy.special.erf, (-4, 4), 0.8),
+    "erfc": (scipy.special.erfc, (-4, 9.3), 0.7),
+    "gelu": (gelu, (-13.3, 7), 0.75),
+    "gelu_tanh": (
+        lambda x: sigmoid_times(x, 2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)), (-10.3, 7), 0.66,
+    ),
+    "rsqrt": (lambda x: 1 / np.sqrt(x), (0.2, 5), 0.51),
+    "reciprocal": (lambda x: 1 / x, (-4, 4), 0.5),
+}  # fmt: skip
+PAIRS = {"pow": (np.power, 0.66), "atan2": (np.arctan2, 0.84)}
+
+
+def apply(name, *arrays):
+    """A definition traced and interpreted as the compiler does it."""
+    parameters = [leaf((), float32) for _ in arrays]
+    result = getattr(elementary, name)(*parameters)
+    values = dict(zip(parameters, arrays, strict=True))
+    for node in toposort([result]):
+        if node.kind == "const":
+            values[node] = const_value(node)
+        elif node.kind == "map":
+            values[node] = evaluate(node.op, *(values[a] for a in node.args))
+    return values[result]
+
+
+def error_in_ulp(result, truth):
+    """Distance from the true value in units of its last place; infinite where a special value or a sign is wrong.
+
+    True values below 2**-126 may give zero; next to it also 2**-126. A true value that rounds to infinity must.
+    """
+    wide, size = result.astype(np.float64), np.abs(truth)
+    exponent = np.frexp(size)[1] - 1
+    error = np.abs(wide - truth) / np.ldexp(1.0, np.maximum(exponent, -126) - 23)
+    lowest = (np.abs(wide) == LOWEST) & (size > LOWEST * (1 - 2.0**-20))
+    error = np.where(size < LOWEST, np.where((wide == 0) | lowest, 0.0, np.inf), error)
+    overflow = size >= 2.0**128 * (1 - 2.0**-25)
+    error = np.where(overflow, np.where(np.isinf(wide), 0.0, np.inf), error)
+    error = np.where(np.isnan(truth) | np.isnan(wide), np.where(np.isnan(truth) == np.isnan(wide), 0, np.inf), error)
+    wrong_sign = ~np.isnan(truth) & (np.signbit(truth) != np.signbit(wide))
+    return np.where(wrong_sign, np.inf, error)
+
+
+def assert_within(bound, name, arguments, truth):
+    with exact():
+        result = apply(name, *arguments)
+    error = error_in_ulp(result, truth(*(x.astype(np.float64) for x in arguments)))
+    worst = int(np.argmax(error))
+    assert error[worst] <= bound, (name, error[worst], [float(x[worst]).hex() for x in (*arguments, result)])
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_error_is_below_the_documented_bound(name):
+    truth, (low, high), bound = FUNCTIONS[name]
+    inside = np.random.default_rng(1).uniform(low, high, 200_000).astype(np.float32)
+    every_exponent = random_bits(200_000, 2)
+    assert_within(bound, name, [flush(np.concatenate([HARD_FLOATS, every_exponent, inside]))], truth)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_error_of_two_arguments_is_below_the_documented_bound(name):
+    truth, bound = PAIRS[name]
+    a, b = (m.ravel() for m in np.meshgrid(HARD_FLOATS, HARD_FLOATS))
+    rng = np.random.default_rng(3)
+    n = 100_000
+    x = (1 + rng.uniform(-1, 1, n) * 2.0 ** rng.uniform(-23, 0, n)).astype(np.float32)
+    y = rng.uniform(-89, 89, n) / np.log(x.astype(np.float64))  # powers of every size
+    x = flush(np.concatenate([a, x, random_bits(n, 4), rng.normal(size=n)]).astype(np.float32))
+    y = flush(np.concatenate([b, y, random_bits(n, 5), rng.normal(size=n)]).astype(np.float32))
+    assert_within(bound, name, [x, y], truth)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_exact_values_are_exact(name):
+    x = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 4.0, -4.0, 0.25], np.float32)
+    truth = FUNCTIONS[name][0](x.astype(np.float64))
+    simple = ~np.isfinite(truth) | (truth * 2 == np.rint(truth * 2))
+    assert simple.any()
+    with exact():
+        result = apply(name, x)
+    wrong = simple & ~bits_equal(result, truth.astype(np.float32))
+    assert not wrong.any(), (x[wrong], result[wrong], truth[wrong])
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, *PAIRS, "silu_slope", "gelu_slope", "gelu_tanh_slope"])
+def test_hardware_and_software_flush_give_the_same_bits(name):
+    rng = np.random.default_rng(6)
+    near = rng.uniform(-100, 100, 4000).astype(np.float32)
+    x = flush(np.concatenate([HARD_FLOATS, random_bits(20_000, 7), near]))
+    arguments = [x, rng.permutation(x)] if name in PAIRS else [x]
+    with exact():
+        hardware = apply(name, *arguments)
+    software = apply(name, *arguments)
+    assert bits_equal(hardware, software).all()
+    assert bits_equal(software, flush(software)).all()
+
+
+@pytest.mark.parametrize("name", ["sin", "cos", "tan"])
+def test_large_angles_against_arbitrary_precision(name):
+    x = flush(HARD_FLOATS[np.isfinite(HARD_FLOATS)])
+    with mpmath.workprec(400):
+        truth = np.array([float(getattr(mpmath, name)(mpmath.mpf(float(v)))) for v in x])
+    truth = np.where(truth == 0, x if name != "cos" else truth, truth)  # the sign of zero
+    with exact():
+        result = apply(name, x)
+    assert (error_in_ulp(result, truth) < 1).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("silu_slope", lambda x: scipy.special.expit(x) * (1 + x * scipy.special.expit(-x))),
+        ("gelu_slope", lambda x: scipy.special.ndtr(x) + x * np.exp(-x * x / 2) / np.sqrt(2 * np.pi)),
+    ],
+)
+def test_slopes_follow_their_functions(name, function):
+    x = np.linspace(-20, 20, 20_001, dtype=np.float32)
+    with exact():
+        slope = apply(name, x)
+        ends = apply(name, np.array([-np.inf, np.inf, np.nan], np.float32))
+    # Compositions near a zero crossing: the error is bounded by the largest term, not by the result.
+    assert np.abs(slope - function(x.astype(np.float64))).max() < 4e-7
+    assert ends[0] == 0 and ends[1] == 1 and np.isnan(ends[2])
+
+
+def test_a_monotone_function_stays_monotone_between_neighbours():
+    """exp over a run of consecutive floats: an error below 1 ULP could still break order; it does not."""
+    start = int(np.float32(0.6).view(np.uint32))
+    x = np.arange(start, start + 100_000, dtype=np.uint32).view(np.float32)
+    with exact():
+        assert (np.diff(apply("exp", x)) >= 0).all()

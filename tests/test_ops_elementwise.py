@@ -1,0 +1,271 @@
+"""Every row of the op table: device = reference in each strategy, and gradients against float64 differences."""
+
+import numpy as np
+import pytest
+import scipy.special as special
+from hard_values import HARD_FLOATS, HARD_INTS, bits_equal, random_bits
+
+import vkdnn as vk
+from vkdnn.device import VulkanDevice
+from vkdnn.errors import VkdnnError
+from vkdnn.ir.ops import OPS
+from vkdnn.runtime import open_device
+
+STRATEGIES = {
+    "native": "",
+    "software": "subnormals=software",
+    "remainder": "division=remainder,square_root=remainder",
+    "both": "subnormals=software,division=remainder,square_root=remainder",
+}
+GROUP = 8  # rows a Program computes: they share a kernel
+
+
+def test_an_operation_is_a_row_of_the_table():
+    x = vk.array([-1.0, 0.0, 4.0])
+    assert vk.sqrt(vk.abs(x)).numpy().tolist() == [1, 0, 2]
+    assert vk.where(x > 0, x, -x).numpy().tolist() == [1, 0, 4]
+
+
+def device_with(strategy):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VKDNN_STRATEGIES", STRATEGIES[strategy])
+        return VulkanDevice(open_device())
+
+
+def pairs(values):
+    return [m.ravel() for m in np.meshgrid(values, values)]
+
+
+def float_pairs():
+    a, b = pairs(np.concatenate([HARD_FLOATS[::3], HARD_FLOATS[1::7]]))
+    tiny = np.random.default_rng(3).uniform(0.4, 2.5, (2, 2000)).astype(np.float32) * np.float32(2.0**-63)
+    more = random_bits(8000, 1), random_bits(8000, 2)
+    return [np.concatenate([x, y, z]) for x, y, z in zip((a, b), tiny, more, strict=True)]
+
+
+OPERANDS = {
+    "f": float_pairs(),
+    "i": pairs(HARD_INTS[::2]),
+    "u": [x.view(np.uint32) for x in pairs(HARD_INTS[::2])],
+    "b": pairs(np.array([False, True])),
+}
+ALLOWED = {"f": "f", "i": "iu", "n": "fiu", "x": "iub", "b": "b", "a": "fiub"}
+
+
+def cases(category):
+    """Rows that take arguments of this dtype category."""
+    return [
+        name
+        for name, op in OPS.items()
+        if category in ALLOWED[next((t for t in op.types[: op.arity] if t != "b"), "b")]
+    ]
+
+
+def apply(name, operands):
+    """The row on as many of the operands as it takes; a condition is made of the second, shifts of its low bits."""
+    op = OPS[name]
+    chosen = list(operands[: op.arity])
+    if op.types[0] == "b" and op.arity == 3:
+        chosen = [operands[1] != operands[1]._map("add", operands[1], 0), *operands[:2]]
+    if name.endswith("_shift"):
+        chosen[1] = chosen[1] & 31
+    return chosen[0]._map(name, *chosen)
+
+
+@pytest.mark.parametrize(
+    ("category", "strategy"), [("i", "native"), ("u", "native"), ("b", "native"), *(("f", s) for s in STRATEGIES)]
+)
+def test_rows_have_the_bits_of_the_reference(category, strategy):
+    names, strategy_device = cases(category), device_with(strategy)
+    for start in range(0, len(names), GROUP):
+        group, found = names[start : start + GROUP], []
+        for device in (vk.device("cpu"), strategy_device):
+            with device:
+                # Through a row of its own, so that the group shares a kernel.
+                operands = [vk.stop_gradient(vk.array(x)) for x in OPERANDS[category]]
+                results = [apply(name, operands) for name in group]
+                vk.realize(results)
+                found.append([r.numpy() for r in results])
+        for name, want, got in zip(group, *found, strict=True):
+            wrong = ~bits_equal(want, got)
+            shown = [x[wrong][:3] for x in (*OPERANDS[category], want, got)]
+            assert not wrong.any(), f"{name} of {category}: {np.count_nonzero(wrong)} differ: {shown}"
+
+
+def test_every_row_was_tried():
+    assert set().union(*map(cases, "fiub")) == set(OPS)
+
+
+# ---- gradients
+
+POSITIVE = np.array([0.05, 0.3, 0.9, 1.7, 4.0, 11.0])
+ANY = np.array([-6.3, -1.2, -0.4, 0.3, 0.8, 1.9, 5.2])
+INSIDE = np.array([-0.95, -0.4, 0.1, 0.6, 0.9])
+ABOVE_MINUS_ONE = np.array([-0.9, -0.2, 0.4, 3.0])
+OTHER = np.array([1.3, -0.7, 0.45, 2.2, -3.1, 0.9, 1.6])
+
+TRUE = {
+    "add": (np.add, ANY, OTHER),
+    "sub": (np.subtract, ANY, OTHER),
+    "mul": (np.multiply, ANY, OTHER),
+    "div": (np.divide, ANY, OTHER),
+    "neg": (np.negative, ANY),
+    "abs": (np.abs, ANY),
+    "sqrt": (np.sqrt, POSITIVE),
+    "maximum": (np.maximum, ANY, OTHER),
+    "minimum": (np.minimum, ANY, OTHER),
+    "floor": (np.floor, ANY),
+    "ceil": (np.ceil, ANY),
+    "trunc": (np.trunc, ANY),
+    "round": (np.rint, ANY),
+    "exp": (np.exp, ANY),
+    "exp2": (np.exp2, ANY),
+    "expm1": (np.expm1, ANY),
+    "log": (np.log, POSITIVE),
+    "log2": (np.log2, POSITIVE),
+    "log1p": (np.log1p, ABOVE_MINUS_ONE),
+    "pow": (np.power, POSITIVE, OTHER[:6]),
+    "sin": (np.sin, ANY),
+    "cos": (np.cos, ANY),
+    "tan": (np.tan, INSIDE),
+    "asin": (np.arcsin, INSIDE),
+    "acos": (np.arccos, INSIDE),
+    "atan": (np.arctan, ANY),
+    "atan2": (np.arctan2, ANY, OTHER),
+    "sinh": (np.sinh, ANY),
+    "cosh": (np.cosh, ANY),
+    "tanh": (np.tanh, INSIDE),
+    "erf": (special.erf, INSIDE),
+    "erfc": (special.erfc, INSIDE),
+    "rsqrt": (lambda x: x**-0.5, POSITIVE),
+    "reciprocal": (lambda x: 1 / x, ANY),
+    "relu": (lambda x: np.maximum(x, 0), ANY),
+    "sigmoid": (special.expit, INSIDE),
+    "log_sigmoid": (special.log_expit, ANY),
+    "softplus": (lambda x: np.logaddexp(0, x), ANY),
+    "silu": (lambda x: x * special.expit(x), ANY),
+    "gelu": (lambda x: x * special.ndtr(x), ANY),
+    "gelu_tanh": (lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))), ANY),
+}
+# Rows of float32 results that are differentiated elsewhere, or constant or undifferentiable by design.
+OTHERS = {"where", "stop_gradient", "to_float32", "bits_float32", "silu_slope", "gelu_slope", "gelu_tanh_slope"}
+WEIGHTS = np.array([1.0, -2.0, 0.5, 3.0, 1.5, -1.0, 2.0])
+
+
+def test_every_float_row_has_its_gradient_tested():
+    float_rows = {n for n, op in OPS.items() if op.types.endswith("f") or op.types[0] + op.types[-1] in ("f=", "n=")}
+    assert float_rows <= set(TRUE) | OTHERS
+
+
+def gradients(names, points):
+    """For each row, the gradients of sum(weights * row) with respect to its arguments."""
+    found = []
+    for name, arrays in zip(names, points, strict=True):
+        weights = vk.array(WEIGHTS[: arrays[0].size].astype(np.float32))
+
+        def loss(*xs, name=name, weights=weights):
+            return vk.sum(xs[0]._map(name, *xs) * weights)
+
+        found.append(vk.grad(loss, tuple(range(len(arrays))))(*arrays))
+    return found
+
+
+def test_gradients_agree_with_central_differences(both):
+    names = list(TRUE)
+    flat = [x.astype(np.float32) for name in names for x in TRUE[name][1:]]
+
+    def run(*arrays):
+        rest = list(arrays)
+        return gradients(names, [[rest.pop(0) for _ in TRUE[name][1:]] for name in names])
+
+    found = both(run, *flat)
+    for name in names:
+        function, *points = TRUE[name]
+        exact_points = [x.astype(np.float32).astype(np.float64) for x in points]
+        for k, at in enumerate(exact_points):
+            step = 1e-6
+            left, right = list(exact_points), list(exact_points)
+            left[k], right[k] = at - step, at + step
+            slope = (function(*right) - function(*left)) / (2 * step) * WEIGHTS[: at.size]
+            # float32 gradients of well-conditioned points: a few ULP from the rounding of value and slope.
+            np.testing.assert_allclose(found.pop(0), slope, rtol=2e-5, atol=2e-6, err_msg=f"{name} argument {k}")
+    assert not found
+
+
+def test_gradients_at_kinks_are_the_stated_ones():
+    zero, one = vk.array([0.0, -0.0]), vk.array([1.0, 1.0])
+
+    def slope(function, *arrays, argnums=0):
+        return vk.grad(lambda *xs: vk.sum(function(*xs)), argnums)(*arrays)
+
+    assert slope(vk.abs, zero).numpy().tolist() == [0, 0]
+    assert slope(vk.relu, zero).numpy().tolist() == [0, 0]
+    for tie in (vk.maximum, vk.minimum):
+        first, second = slope(tie, one, one, argnums=(0, 1))
+        assert first.numpy().tolist() == [1, 1] and second.numpy().tolist() == [0, 0]
+    assert slope(vk.round, vk.array([0.5, 2.0])).numpy().tolist() == [0, 0]
+    assert slope(vk.stop_gradient, one).numpy().tolist() == [0, 0]
+    chosen = slope(lambda a, b: vk.where(vk.array([True, False]), a, b), one, one, argnums=(0, 1))
+    assert [g.numpy().tolist() for g in chosen] == [[1, 0], [0, 1]]
+
+
+def test_where_does_not_let_a_nan_of_the_other_branch_through():
+    x = vk.array([0.0, 4.0])
+    slope = vk.grad(lambda x: vk.sum(vk.where(x > 1.0, x * 2, 0.0)))(x)
+    assert slope.numpy().tolist() == [0, 2]
+
+
+@pytest.mark.parametrize("name", ["silu_slope", "gelu_slope", "gelu_tanh_slope"])
+def test_a_row_without_a_derivative_is_refused_by_name(name):
+    with pytest.raises(VkdnnError, match=f"grad: {name} has no derivative"):
+        vk.grad(lambda x: vk.sum(x._map(name, x)))(vk.array([1.0]))
+
+
+# ---- what a user may write
+
+
+def test_numbers_and_numpy_arrays_on_either_side(both):
+    def run(x, i):
+        one = np.array([1.0, 2.0, 3.0], np.float32)
+        return [2 - x, one * x, x * one, np.float32(2) * x, one < x, 1 / x, i + 1, 7 - i, i + 0.5, i / 2, x**2, x**5, x**0.5]
+
+    found = both(run, np.array([0.5, 1.5, 4.0], np.float32), np.array([1, -2, 3], np.int32))
+    assert found[0].tolist() == [1.5, 0.5, -2] and found[4].tolist() == [False, False, True]
+    assert found[7].tolist() == [6, 9, 4] and found[7].dtype == np.int32
+    assert found[8].dtype == found[9].dtype == np.float32
+    assert found[11].tolist() == [0.5**5, 1.5**5, 4.0**5]
+
+
+def test_comparisons_and_logic(both):
+    def run(a, b):
+        x, y = a > b, a >= 0
+        return [x & y, x | y, x ^ y, ~x, a == b, a != b, vk.clip(a, -1, 1), vk.square(a), vk.isnan(a)]
+
+    found = both(run, np.array([np.nan, 2, -3], np.float32), np.array([1, 1, -3], np.float32))
+    assert [r.tolist() for r in found[:6]] == [
+        [False, True, False], [False, True, False], [False, False, False],
+        [True, False, True], [False, False, True], [True, True, False],
+    ]  # fmt: skip
+    assert np.isnan(found[6][0]) and found[6][1:].tolist() == [1, -1]
+
+
+def test_integers_wrap_and_conversions_saturate(both):
+    def run(i, u, x):
+        return [i + i, i * i, -i, abs(i), u + u, u - 3, i >> 3, i << 1, u >> 3, x.astype("int32"), x.astype("uint32"),
+                i.astype("uint32"), u.astype("int32"), u.astype("float32"), x.astype("bool"), i.astype("bool")]
+
+    x = np.array([np.nan, np.inf, -np.inf, 3e9, -3e9, 0.9, -0.9], np.float32)
+    i = np.array([2**31 - 1, -(2**31), -1, 0, 5, 123456789, -7], np.int32)
+    found = both(run, i, i.view(np.uint32), x)
+    with np.errstate(over="ignore"):
+        assert (found[0] == i + i).all() and (found[1] == i * i).all() and (found[6] == i >> 3).all()
+    assert found[3][1] == -(2**31)
+    assert found[9].tolist() == [0, 2**31 - 1, -(2**31), 2**31 - 1, -(2**31), 0, 0]
+    assert found[10].tolist() == [0, 2**32 - 1, 0, 3_000_000_000, 0, 0, 0]
+    assert found[14].tolist() == [True] * 7
+
+
+@pytest.mark.parametrize("exponent", [0, -1, 9, 1.5, 2.0])
+def test_a_power_that_is_not_one_by_squaring_names_the_exponent(exponent):
+    with pytest.raises(VkdnnError, match=r"\*\*: got exponent"):
+        vk.array([2.0]) ** exponent

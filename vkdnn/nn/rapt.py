@@ -1,0 +1,203 @@
+"""RAPT: a language model of ReLU linear attention and SwiGLU blocks, and the configuration of the main job.
+
+Decoding with a state of fixed size must give the logits of the whole sequence bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vkdnn import dtypes, tree
+from vkdnn.array import Array, array, asarray
+from vkdnn.device import Device
+from vkdnn.errors import ArgumentError, DtypeError, ShapeError
+from vkdnn.nn.attention import ReLULinearAttention
+from vkdnn.nn.layers import Embedding, Linear, Params, RMSNorm, SwiGLU
+from vkdnn.nn.losses import cross_entropy
+from vkdnn.random import Stream
+
+
+@dataclass(frozen=True)
+class RAPTConfig:
+    """Sizes and choices of a RAPTModel. ``order`` is that of the scans: "sequential" or "chunked"."""
+
+    vocab: int = 256
+    width: int = 128
+    layers: int = 2
+    heads: int = 4
+    key_width: int = 32
+    value_width: int = 32
+    hidden: int = 256
+    order: str = "sequential"
+    variant: str = "rla2"
+    eps: float = 1e-6  # of every RMSNorm
+    rope_base: float = 10_000.0
+
+    def __post_init__(self) -> None:
+        for name in ("vocab", "width", "layers", "heads", "key_width", "value_width", "hidden"):
+            if getattr(self, name) < 1:
+                raise ArgumentError(f"{name}: got {getattr(self, name)}, expected 1 or more")
+
+
+@dataclass(frozen=True)
+class TrainDefaults:
+    """How the main job trains the default RAPTConfig on bytes of text."""
+
+    steps: int = 300
+    batch: int = 8
+    tokens: int = 128
+    learning_rate: float = 3e-3
+    warmup_steps: int = 20
+    min_ratio: float = 0.1
+    weight_decay: float = 0.1
+    clip_norm: float = 1.0
+    seed: int = 0
+
+
+TRAIN_DEFAULTS = TrainDefaults()
+
+
+@dataclass(frozen=True)
+class RAPTBlock:
+    """x + attention(norm(x)), then x + mlp(norm(x)): pre-norm residuals."""
+
+    config: RAPTConfig
+
+    @property
+    def norm(self) -> RMSNorm:
+        return RMSNorm(self.config.width, self.config.eps)
+
+    @property
+    def attention(self) -> ReLULinearAttention:
+        c = self.config
+        return ReLULinearAttention(
+            c.width, c.heads, c.key_width, c.value_width, c.variant, c.order,
+            eps=c.eps, rope_base=c.rope_base, gain=self._residual_gain,
+        )  # fmt: skip
+
+    @property
+    def mlp(self) -> SwiGLU:
+        return SwiGLU(self.config.width, self.config.hidden, self._residual_gain)
+
+    @property
+    def _residual_gain(self) -> float:
+        return 1.0 / math.sqrt(2.0 * self.config.layers)  # 2 additions a layer keep the variance near 1
+
+    def init(self, stream: Stream) -> Params:
+        """{"attention_norm", "attention", "mlp_norm", "mlp"}."""
+        return {
+            "attention_norm": self.norm.init(stream.child("attention_norm")),
+            "attention": self.attention.init(stream.child("attention")),
+            "mlp_norm": self.norm.init(stream.child("mlp_norm")),
+            "mlp": self.mlp.init(stream.child("mlp")),
+        }
+
+    def __call__(self, params: Params, x: Array, boundary: Any = None) -> Array:
+        """x [B, T, width] float32 -> the same shape; ``boundary`` [B, T] nonzero where documents start."""
+        x = x + self.attention(params["attention"], self.norm(params["attention_norm"], x), boundary)
+        return x + self.mlp(params["mlp"], self.norm(params["mlp_norm"], x))
+
+    def forward_step(self, params: Params, x: Array, state: Params, position: Array) -> tuple[Array, Params]:
+        """One token: x [B, width] and the attention's state -> the same."""
+        y, state = self.attention.forward_step(
+            params["attention"], self.norm(params["attention_norm"], x), state, position
+        )
+        x = x + y
+        return x + self.mlp(params["mlp"], self.norm(params["mlp_norm"], x)), state
+
+
+@dataclass(frozen=True)
+class RAPTModel:
+    """Embedding, ``layers`` blocks, a last RMSNorm and an output projection of its own (not tied to the embedding).
+
+    >>> import numpy as np
+    >>> model = RAPTModel(RAPTConfig(width=16, layers=1, heads=2, key_width=8, value_width=8, hidden=16))
+    >>> model(model.init(seed=0), np.zeros((1, 4), np.int32)).shape
+    (1, 4, 256)
+    """
+
+    config: RAPTConfig = RAPTConfig()
+
+    @property
+    def embedding(self) -> Embedding:
+        return Embedding(self.config.vocab, self.config.width)
+
+    @property
+    def block(self) -> RAPTBlock:
+        return RAPTBlock(self.config)
+
+    @property
+    def norm(self) -> RMSNorm:
+        return RMSNorm(self.config.width, self.config.eps)
+
+    @property
+    def head(self) -> Linear:
+        return Linear(self.config.width, self.config.vocab, gain=0.5)
+
+    def init(self, seed: int, device: Device | None = None) -> Params:
+        """Parameters of a seed as Arrays on ``device`` (default: the current one); the same bits everywhere."""
+        stream = Stream(seed)
+        params = {
+            "embedding": self.embedding.init(stream.child("embedding")),
+            "layers": [self.block.init(stream.child("layers").child(i)) for i in range(self.config.layers)],
+            "norm": self.norm.init(stream.child("norm")),
+            "head": self.head.init(stream.child("head")),
+        }
+        moved: Params = tree.map_leaves(lambda p: array(p, device=device), params)
+        return moved
+
+    def __call__(self, params: Params, tokens: Any, boundary: Any = None) -> Array:
+        """tokens [B, T] int32 -> logits [B, T, vocab] float32.
+
+        ``boundary`` [B, T] int32 is nonzero where a document starts. Raises ShapeError and DtypeError for other tokens.
+        """
+        tokens = _tokens(tokens, 2, "[B, T]")
+        x = self.embedding(params["embedding"], tokens)
+        for layer in params["layers"]:
+            x = self.block(layer, x, boundary)
+        return self.head(params["head"], self.norm(params["norm"], x))
+
+    def loss(self, params: Params, tokens: Any, boundary: Any = None) -> Array:
+        """Mean cross entropy (nats) of predicting tokens[:, 1:] from tokens[:, :-1]; tokens [B, T + 1] int32.
+
+        ``boundary`` [B, T] belongs to tokens[:, :-1].
+        """
+        tokens = _tokens(tokens, 2, "[B, T + 1] with T of 1 or more")
+        if tokens.shape[1] < 2:
+            raise ShapeError(f"tokens: got shape {tokens.shape}, expected [B, T + 1] with T of 1 or more")
+        return cross_entropy(self(params, tokens[:, :-1], boundary), tokens[:, 1:])
+
+    def init_state(self, batch: int, device: Device | None = None) -> Params:
+        """The state before the first token: {"position": int32 [1], "layers": one attention state a layer}."""
+        attention = self.block.attention
+        layers = [attention.init_state(batch) for _ in range(self.config.layers)]
+        state = {"position": np.zeros(1, np.int32), "layers": layers}
+        moved: Params = tree.map_leaves(lambda s: array(s, device=device), state)
+        return moved
+
+    def forward_step(self, params: Params, token: Any, state: Params) -> tuple[Array, Params]:
+        """The next token [B] int32 and the state so far -> logits [B, vocab] and the new state.
+
+        Logits equal those of the whole sequence at this position bit for bit. Put it inside vk.jit, and donate the
+        state.
+        """
+        x = self.embedding(params["embedding"], _tokens(token, 1, "[B]"))
+        layers = []
+        for layer, before in zip(params["layers"], state["layers"], strict=True):
+            x, after = self.block.forward_step(layer, x, before, state["position"])
+            layers.append(after)
+        logits = self.head(params["head"], self.norm(params["norm"], x))
+        return logits, {"position": state["position"] + 1, "layers": layers}
+
+
+def _tokens(tokens: Any, ndim: int, expected: str) -> Array:
+    tokens = asarray(tokens)
+    if tokens.dtype not in (dtypes.int32, dtypes.uint32):
+        raise DtypeError(f"tokens: got {tokens.dtype}, expected int32 {expected}")
+    if tokens.ndim != ndim:
+        raise ShapeError(f"tokens: got shape {tokens.shape}, expected {expected}")
+    return tokens

@@ -1,0 +1,30 @@
+"""Training a language model on text: data, the loop, the parity check, decoding, the loss curve.
+
+It must never draw randomness from anything but a seed: the same text and options give the same bits everywhere.
+"""
+
+from vkdnn.train.data import Corpus, batch_at, load_text, sample_text, standard_library
+from vkdnn.train.decode import generate, load_model
+from vkdnn.train.loop import Job, Stop, Trainer, TrainingError
+from vkdnn.train.plot import plot_losses
+from vkdnn.train.verify import Parity, State, compare, run_steps, verify
+
+__all__ = [
+    "Corpus",
+    "Job",
+    "Parity",
+    "State",
+    "Stop",
+    "Trainer",
+    "TrainingError",
+    "batch_at",
+    "compare",
+    "generate",
+    "load_model",
+    "load_text",
+    "plot_losses",
+    "run_steps",
+    "sample_text",
+    "standard_library",
+    "verify",
+]

@@ -1,0 +1,124 @@
+"""Text from a trained model, byte by byte, and loading such a model from its checkpoint.
+
+Bytes must not depend on the machine: probabilities come from the device, the draw is made with integers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import vkdnn as vk
+from vkdnn import checkpoint, random, tree
+from vkdnn.array import Array
+from vkdnn.checkpoint import CheckpointError
+from vkdnn.device import Device, Progress
+from vkdnn.errors import ArgumentError, VkdnnError
+from vkdnn.nn import RAPTConfig, RAPTModel
+
+CHECKPOINT_NAME = "checkpoint.safetensors"
+
+
+def load_model(path: str | os.PathLike[str], device: Device) -> tuple[RAPTModel, Any, dict[str, Any]]:
+    """(model, parameters on ``device``, metadata) of a checkpoint or of the folder of a run.
+
+    Raises ArgumentError when there is no such file, and CheckpointError when it holds no RAPT model.
+    """
+    place = Path(path)
+    if place.is_dir():
+        place = place / CHECKPOINT_NAME
+    if not place.is_file():
+        raise ArgumentError(
+            f"checkpoint: {place} does not exist; name a checkpoint or the folder of a run of vkdnn train"
+        )
+    saved = checkpoint.load(place, device)
+    config = saved.metadata.get("config")
+    try:
+        model = RAPTModel(RAPTConfig(**config))
+    except (TypeError, VkdnnError) as error:
+        raise CheckpointError(
+            f"checkpoint: {place} describes no RAPT model ({error}); write it with vkdnn train"
+        ) from error
+    expected, found = _shapes(model.init(0, vk.device("cpu"))), _shapes(saved.params)
+    if expected != found:
+        name = sorted(set(expected.items()) ^ set(found.items()))[0][0]
+        raise CheckpointError(
+            f"checkpoint: {place} has {name} of shape {found.get(name)}, its model expects {expected.get(name)}; "
+            "write it again with vkdnn train"
+        )
+    return model, saved.params, saved.metadata
+
+
+def _shapes(params: Any) -> dict[str, tuple[int, ...]]:
+    return dict(zip(tree.paths(params), (p.shape for p in tree.flatten(params)[0]), strict=True))
+
+
+def generate(
+    model: RAPTModel,
+    params: Any,
+    prompt: bytes,
+    count: int,
+    temperature: float = 0.8,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Iterator[int]:
+    """``count`` bytes that follow ``prompt``, one at a time, on the device of the parameters.
+
+    Byte i is drawn from softmax(logits / temperature) with number i of the seed's stream; temperature 0 takes the
+    most probable one, the smallest at a tie. Raises ArgumentError for an empty prompt, a negative count or
+    temperature, and VkdnnError when the model gives NaN.
+    """
+    if not prompt:
+        raise ArgumentError("prompt: got no bytes, expected at least one; a newline will do")
+    if count < 0:
+        raise ArgumentError(f"bytes: got {count}, expected 0 or more")
+    if not 0 <= temperature < float("inf"):
+        raise ArgumentError(f"temperature: got {temperature}, expected a finite number, 0 or more")
+    return _bytes(model, params, prompt, count, temperature, seed, progress)
+
+
+def _bytes(
+    model: RAPTModel,
+    params: Any,
+    prompt: bytes,
+    count: int,
+    temperature: float,
+    seed: int,
+    progress: Progress | None,
+) -> Iterator[int]:
+    def step(params: Any, token: Any, state: Any, divisor: Any) -> tuple[Array, Any]:
+        logits, state = model.forward_step(params, token, state)
+        return (vk.softmax(logits / divisor) if temperature else logits), state
+
+    device = tree.flatten(params)[0][0].device
+    jitted = vk.jit(step, donate_argnums=2, progress=progress)
+    divisor = np.float32(max(temperature, 2.0**-20))  # below that, softmax is the maximum's alone
+    with device:
+        state = model.init_state(1)
+    scores = None
+    for token in prompt:
+        with device:
+            scores, state = jitted(params, np.array([token], np.int32), state, divisor)
+    for number in range(count):
+        assert scores is not None
+        token = _choose(scores.numpy()[0], temperature, seed, number)
+        yield token
+        if number + 1 < count:
+            with device:
+                scores, state = jitted(params, np.array([token], np.int32), state, divisor)
+
+
+def _choose(scores: np.ndarray[Any, np.dtype[np.float32]], temperature: float, seed: int, number: int) -> int:
+    """The byte for logits (temperature 0) or probabilities: weights are integers, so no sum is rounded."""
+    if np.isnan(scores).any():
+        raise VkdnnError("checkpoint: the model gives NaN; train it again with a smaller learning rate")
+    if not temperature:
+        return int(np.argmax(scores))
+    weights = (scores.astype(np.float64) * 2.0**30).astype(np.int64)  # exact, then cut
+    bounds = np.cumsum(weights)
+    drawn = random.integers(seed, f"byte.{number}", (), int(bounds[-1]))
+    return int(np.searchsorted(bounds, int(drawn), side="right"))
