@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vkdnn import dtypes
+from vkdnn import dtypes, tracing
 from vkdnn.device import Device, Storage, current_device
 from vkdnn.dtypes import DType
-from vkdnn.errors import ArgumentError, DeviceError, ShapeError
+from vkdnn.errors import ArgumentError, DeviceError, DtypeError, ShapeError
 from vkdnn.ir import build
 from vkdnn.ir.node import Node, Operators, Shape, leaf, toposort
+from vkdnn.numerics import basic
 from vkdnn.numerics.flush import flush
 from vkdnn.program import Program
 
@@ -193,13 +194,30 @@ def array(values: Any, dtype: DType | str | None = None, device: Device | None =
         values = moved.numpy()
     host = np.asarray(values)
     kind = dtypes.as_dtype(dtype) if dtype is not None else dtypes.of_numpy(host)
-    if dtype is None and host.dtype == np.float64 or kind is dtypes.float32:
-        with np.errstate(over="ignore"):
-            host = flush(host.astype(np.float32))
+    host = _converted(host, kind)
     place = device or current_device()
     node = leaf(host.shape, kind)
     node.buffer = place.upload(dtypes.words(host, kind))
     return Array(node, place)
+
+
+def _converted(host: npt.NDArray[Any], dtype: DType) -> npt.NDArray[Any]:
+    """Host data in a dtype of vkdnn: floats flushed and rounded once, floats to integers as .astype does on arrays."""
+    if dtype is dtypes.float32:
+        with np.errstate(over="ignore"):
+            return flush(host.astype(np.float32))
+    if dtype is dtypes.bool_:
+        return host != 0
+    if host.dtype.kind == "f":
+        with basic.exact():
+            return basic.to_int32(flush(host.astype(np.float32))) if dtype is dtypes.int32 else basic.to_uint32(
+                flush(host.astype(np.float32))
+            )
+    if host.size:
+        info = np.iinfo(dtype.numpy)
+        if int(host.min()) < info.min or int(host.max()) > info.max:
+            raise DtypeError(f"array: integers from {host.min()} to {host.max()} do not fit in {dtype}")
+    return host.astype(dtype.numpy)
 
 
 def asarray(value: Any, like: Sequence[Any] = ()) -> Array:
@@ -237,10 +255,13 @@ def realize(arrays: Sequence[Array]) -> None:
                 raise ArgumentError("a traced array has no value yet: inside vk.jit use array operations only")
         nodes = [a.node for a in group]
         for a, storage in zip(group, Program(place, nodes)([]), strict=True):
-            node = leaf(a.shape, a.dtype)
-            a.node.buffer = node.buffer = storage
-            storage.memo = weakref.ref(a.node)
-            a.node, a._device = node, place  # lets go of the expression
+            if a._device is not None:  # constants belong to no device: their nodes are shared between devices
+                a.node.buffer = storage
+                storage.memo.append(weakref.ref(a.node))
+            if not tracing.active():  # a transformation still needs the expression
+                node = leaf(a.shape, a.dtype)
+                node.buffer = storage
+                a.node, a._device = node, place
 
 
 def zeros(shape: int | Sequence[int], dtype: DType | str = "float32") -> Array:
@@ -258,6 +279,8 @@ def full(shape: int | Sequence[int], value: float, dtype: DType | str = "float32
 
 def arange(stop: int) -> Array:
     """int32 numbers from 0 to stop - 1."""
+    if stop < 0:
+        raise ShapeError(f"arange: got {stop}, expected a length of zero or more")
     return Array(build.iota((stop,), 0))
 
 

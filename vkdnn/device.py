@@ -35,14 +35,15 @@ class Storage:
     detached: it keeps its words on the host, and goes back to the device if it is used there.
     """
 
-    __slots__ = ("__weakref__", "_detached", "_handle", "_run", "device", "memo", "stale", "words")
+    __slots__ = ("__weakref__", "_detached", "_handle", "_run", "device", "memo", "producer", "stale", "words")
 
     def __init__(self, device: Device, words: int, handle: Any, run: Run | None = None):
         self.device, self.words, self._handle = device, words, handle
         self._run = weakref.ref(run) if run is not None else None  # whose submission has brought the words back
         self._detached: Words | None = None
         self.stale = False  # donated: a Program has put another value into the buffer
-        self.memo: weakref.ref[Any] | None = None  # the expression node that knows this storage as its value
+        self.memo: list[weakref.ref[Any]] = []  # expression nodes that know this storage as their value
+        self.producer: weakref.ref[Any] | None = None  # the recording that writes here when it is replayed
 
     def handle(self) -> Any:
         """The device's buffer. Raises DeviceError if it was donated."""
@@ -74,9 +75,13 @@ class Storage:
     def donate(self) -> None:
         """The buffer goes to another value; whoever still asks for this one gets an error."""
         self.stale = True
-        node = self.memo() if self.memo is not None else None
-        if node is not None:
-            node.buffer = None  # the expression can be computed again
+        for known in self.memo:
+            node = known()
+            if node is not None:
+                node.buffer = None  # the expression can be computed again
+        producer = self.producer() if self.producer is not None else None
+        if producer is not None:
+            producer.spoiled = True
 
     def _check(self) -> None:
         if self.stale:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from vkdnn.device import Device, Place, Progress, Run, Storage, Task, Words
+from vkdnn.errors import ArgumentError
 from vkdnn.fusion.schedule import schedule, storage
 from vkdnn.fusion.spans import cut_folds
 from vkdnn.ir.node import Node
@@ -22,17 +23,17 @@ KEPT_BINDINGS = 4  # recordings a Program keeps: one for each set of storages it
 DOWNLOADED_WORDS = 1 << 18  # results up to 1 MiB come back in the submission that computes them
 
 
-@dataclass
+@dataclass(eq=False)
 class _Bound:
     """A Program recorded over certain buffers."""
 
     run: Run
     slots: dict[int, Storage]  # inputs staged from the host
-    inputs: list[Storage]
     handles: dict[Node, Any]  # buffers of the results
     brought: set[Node]  # results that come back with the submission
-    given: list[weakref.ref[Storage]]  # result storages of the last replay
-    arguments: list[Any]  # buffers of the inputs: while they live, no other buffer can have their identity
+    kept_alive: list[Any]  # buffers in the key: while they live, no other buffer can have their identity
+    given: list[weakref.ref[Storage]] = field(default_factory=list)  # results of the last replay
+    spoiled: bool = False  # a result's buffer was donated to another Program: not to be written again
 
 
 class Program:
@@ -49,9 +50,12 @@ class Program:
         self.donated = list(donated)
         roots = list(dict.fromkeys(map(storage, self.outputs)))
         self.roots = [r for r in roots if r.kind != "leaf" and r.buffer is None]
-        donated_nodes = [self.inputs[i] for i in donated]
+        returned = set(map(storage, self.outputs))
+        donated_nodes = [self.inputs[i] for i in donated if self.inputs[i] not in returned]
         self.taken = in_place(self.steps, donated_nodes, self.roots)
         self.plan = plan_arenas(lifetimes(self.steps, self.roots), device.max_words)
+        read = dict.fromkeys(n for s in self.steps for n in s.inputs if n.buffer is not None)
+        self.captured = list(read)  # leaves whose value the function did not get as an argument
         self._arenas: list[Any] | None = None
         self._bound: OrderedDict[tuple[int, ...], _Bound] = OrderedDict()
 
@@ -62,29 +66,41 @@ class Program:
 
     def __call__(self, arguments: Sequence[Storage | Words], progress: Progress | None = None) -> list[Storage]:
         """Run once: a storage or host words for each input; gives a storage for each output."""
-        key = tuple(id(a.handle()) if isinstance(a, Storage) else 0 for a in arguments)
+        handles = [a.handle() if isinstance(a, Storage) else None for a in arguments]
+        held = [h for h in handles if h is not None] + [n.buffer.handle() for n in self.captured]
+        key = tuple(0 if h is None else id(h) for h in handles) + tuple(map(id, held))
         bound = self._bound.get(key)
-        if bound is None:
-            bound = self._bound[key] = self._bind(arguments, progress)
+        if bound is None or bound.spoiled:
+            self._check_donated(handles, held)
+            bound = self._bound[key] = self._bind(arguments, held, progress)
             if len(self._bound) > KEPT_BINDINGS:
                 self._bound.popitem(last=False)
         self._bound.move_to_end(key)
-        bound.inputs = [bound.slots.get(i, a) for i, a in enumerate(arguments)]  # type: ignore[misc]
         for slot, target in bound.slots.items():
-            bound.run.stage(target.handle(), arguments[slot])  # type: ignore[arg-type]
+            if target.words:
+                bound.run.stage(target.handle(), arguments[slot])  # type: ignore[arg-type]
         for given in bound.given:
             earlier = given()
             if earlier is not None:
                 earlier.detach()
         if self.steps:
             bound.run()
-        return self._results(bound)
+        return self._results(bound, arguments)
 
-    def _bind(self, arguments: Sequence[Storage | Words], progress: Progress | None) -> _Bound:
+    def _check_donated(self, handles: list[Any], held: list[Any]) -> None:
+        for i in self.donated:
+            if sum(1 for h in held if h is handles[i]) > 1:
+                raise ArgumentError(
+                    f"donate_argnums: leaf {i} of the arguments is donated, but the same array is also another "
+                    "argument or a constant of the function; pass a copy (vk.array(x.numpy()))"
+                )
+
+    def _bind(self, arguments: Sequence[Storage | Words], held: list[Any], progress: Progress | None) -> _Bound:
         device = self.device
         slots = {i: device.storage(n.size) for i, n in enumerate(self.inputs) if not isinstance(arguments[i], Storage)}
-        inputs: list[Storage] = [slots.get(i, a) for i, a in enumerate(arguments)]  # type: ignore[misc]
-        at = dict(zip(self.inputs, (s.handle() for s in inputs), strict=True))
+        at = dict(
+            zip(self.inputs, ((slots.get(i) or a).handle() for i, a in enumerate(arguments)), strict=True)  # type: ignore[union-attr]
+        )
         handles: dict[Node, Any] = {}
         for root in self.roots:
             donor = self.taken.get(root)
@@ -107,17 +123,24 @@ class Program:
         uploads = [s.handle() for s in slots.values() if s.words]
         brought = {r for r in self.roots if r not in self.taken and 0 < r.size <= DOWNLOADED_WORDS}
         run = device.prepare(tasks, uploads, [handles[r] for r in self.roots if r in brought], progress)
-        return _Bound(run, slots, inputs, handles, brought, [], list(at.values()))
+        return _Bound(run, slots, handles, brought, held)
 
-    def _results(self, bound: _Bound) -> list[Storage]:
-        at: dict[Node, Storage] = dict(zip(self.inputs, bound.inputs, strict=True))
-        for i in self.donated:
-            donated = bound.inputs[i]
-            at[self.inputs[i]] = Storage(self.device, donated.words, donated.handle())  # if it is a result as it was
-            donated.donate()
-        new = {
-            root: Storage(self.device, root.size, handle, bound.run if root in bound.brought else None)
-            for root, handle in bound.handles.items()
-        }
-        bound.given = [weakref.ref(s) for root, s in new.items() if root not in self.taken]
-        return [new.get(n) or at.get(n) or n.buffer for n in map(storage, self.outputs)]
+    def _results(self, bound: _Bound, arguments: Sequence[Storage | Words]) -> list[Storage]:
+        found: dict[Node, Storage] = {}
+        bound.given = []
+        for root, handle in bound.handles.items():
+            result = Storage(self.device, root.size, handle, bound.run if root in bound.brought else None)
+            found[root] = result
+            if root not in self.taken:
+                result.producer = weakref.ref(bound)
+                bound.given.append(weakref.ref(result))
+        for i, argument in enumerate(arguments):
+            node = self.inputs[i]
+            if isinstance(argument, Storage):
+                found[node] = argument
+                if i in self.donated:  # if the function returns it as it was, under a new storage
+                    found[node] = Storage(self.device, argument.words, argument.handle())
+                    argument.donate()
+            elif any(storage(o) is node for o in self.outputs):
+                found[node] = self.device.upload(argument)  # its slot is staged anew by the next call
+        return [found[n] if n in found else n.buffer for n in map(storage, self.outputs)]

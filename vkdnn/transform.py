@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from vkdnn import dtypes, tree
+from vkdnn import dtypes, tracing, tree
 from vkdnn.array import Array, asarray, common_device
 from vkdnn.autodiff.vjp import pullback
 from vkdnn.device import Device, Progress, Storage, Words, current_device
@@ -31,9 +31,10 @@ def vjp(function: Function, *arguments: Any) -> tuple[Any, Callable[[Any], tuple
     leaves, structure = tree.flatten(list(arguments))
     # Aliases keep equal arguments apart, and an argument apart from the same array captured as a constant.
     arrays = [Array(build.alias(x.node), x._device) for x in map(asarray, leaves)]
-    value = function(*tree.unflatten(structure, list(arrays)))
+    with tracing.trace():
+        value = function(*tree.unflatten(structure, list(arrays)))
     outputs, out_structure = tree.flatten(value)
-    results = [asarray(o) for o in outputs]
+    results = [Array(asarray(o).node, asarray(o)._device) for o in outputs]  # the value may be read before the pullback
 
     def pull(gradient: Any) -> tuple[Any, ...]:
         given, given_structure = tree.flatten(gradient)
@@ -130,7 +131,7 @@ class _Traced:
         parameters = [
             Array(leaf(_shape(x), _dtype(x), f"argument {i}"), device) for i, x in enumerate(leaves)
         ]
-        with device:
+        with device, tracing.trace():
             result = function(*tree.unflatten(structure, list(parameters)))
         outputs, self.structure = tree.flatten(result)
         arrays = [asarray(o) for o in outputs]
@@ -157,6 +158,8 @@ class Jitted:
         functools.update_wrapper(self, function)
 
     def __call__(self, *arguments: Any) -> Any:
+        if tracing.active():
+            return self.function(*arguments)  # part of what is being traced
         for i in self.donate:
             if i >= len(arguments):
                 raise ArgumentError(f"donate_argnums: got {i}, but there are {len(arguments)} arguments")

@@ -53,8 +53,8 @@ def guard(g: Guard, dims: list[str]) -> str:
     return f"({at} >= {g.low} && {at} < {g.high})"
 
 
-def expression(instr: Instr, args: list[str], dims: list[str]) -> str:
-    """The right-hand side of one instruction."""
+def expression(instr: Instr, args: list[str], dims: list[str], index_dtype: DType | None = None) -> str:
+    """The right-hand side of one instruction; ``index_dtype`` is that of a load's index array."""
     if instr.kind == "const":
         return literal(instr.attrs[0], instr.dtype)
     if instr.kind == "index":
@@ -65,7 +65,7 @@ def expression(instr: Instr, args: list[str], dims: list[str]) -> str:
         slot, index, guards, stride, extent = instr.attrs
         at = affine(index, dims, f"base_in{slot}")
         if args:
-            chosen = f"uint(clamp(int({args[0]}), 0, {extent - 1}))"
+            chosen = clamped(args[0], index_dtype, extent)
             at += f" + {chosen}" + (f" * {stride}u" if stride != 1 else "")
         value = f"in{slot}[{at}]"
         if instr.dtype.category == "b":
@@ -92,10 +92,17 @@ def statements(body: Body, positions: Iterable[int], names: dict[int, str], dims
             source = _type_letter(instr.attrs[0], [body.instrs[a].dtype for a in instr.args])
             right = OPS[instr.attrs[0]].glsl_for(source).format(*args)
         else:
-            right = expression(instr, args, dims)
+            right = expression(instr, args, dims, body.instrs[instr.args[0]].dtype if instr.args else None)
         names[i] = f"t{i}"
         lines.append(f"{instr.dtype.glsl} t{i} = {right};")
     return lines
+
+
+def clamped(index: str, dtype: DType | None, extent: int) -> str:
+    """An index array's element as a uint below ``extent``."""
+    if dtype is not None and dtype.category == "u":
+        return f"min({index}, {extent - 1}u)"
+    return f"uint(clamp({index}, 0, {extent - 1}))"
 
 
 def stored(name: str, dtype: DType) -> str:

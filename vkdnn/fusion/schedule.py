@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
 
 from vkdnn.fusion.lower import MustRealise
 from vkdnn.fusion.specs import Step, build_step
 from vkdnn.ir.node import Node, Shape, toposort
 from vkdnn.ir.ops import OPS
 
+MAX_OUTPUTS = 8  # with specs.MAX_BUFFERS this keeps bindings and push constants within what every device offers
+MAX_MEMBERS = 96  # nodes of a kernel: long chains are cut, so that no shader grows without bound
 CHEAP = 1  # cost up to which an op is computed again for every element it is broadcast to
 
 
@@ -54,7 +57,7 @@ def squeezed(shape: Shape) -> Shape:
 
 def elementwise_rule(node: Node, kernel: Kernel) -> bool:
     """Elementwise work joins any kernel but a call; what is broadcast only if it is cheap to compute again."""
-    if kernel.family == "call":
+    if kernel.family == "call" or len(kernel.members) >= MAX_MEMBERS:
         return False
     if node.size >= math.prod(kernel.shape):
         return True
@@ -158,6 +161,7 @@ class Grouping:
         for kernel in soft:
             others = [k for k in users if k is not kernel]
             fits = rule(node, kernel) and (_stores(node, kernel) or node.kind == "fold")
+            fits = fits and len(kernel.outputs) < MAX_OUTPUTS
             if fits and not any(kernel.depends_on(k) for k in others):
                 for other in others:
                     other.reads.add(kernel)
@@ -192,7 +196,8 @@ class Grouping:
         first = soft[0]
         for kernel in soft[1:]:
             same = kernel.family == first.family == "expr" and kernel.shape == first.shape
-            if not same or kernel.depends_on(first) or first.depends_on(kernel):
+            full = len(kernel.outputs) + len(first.outputs) > MAX_OUTPUTS
+            if full or not same or kernel.depends_on(first) or first.depends_on(kernel):
                 continue
             first.members += kernel.members
             first.outputs += kernel.outputs
@@ -204,7 +209,8 @@ class Grouping:
                     other.reads.add(first)
             for known in self.users.values():
                 if kernel in known:
-                    known[first] = known.get(first, False) or known.pop(kernel)
+                    hard = known.pop(kernel)
+                    known[first] = known.get(first, False) or hard
         assert first in users
 
     def _call(self, node: Node, users: dict[Kernel, bool]) -> None:
@@ -222,21 +228,11 @@ class Grouping:
 
 
 def _ordered(kernels: Iterable[Kernel]) -> list[Kernel]:
-    """Kernels after those they read."""
-    order: dict[Kernel, None] = {}
-
-    def visit(kernel: Kernel) -> None:
-        for other in sorted(kernel.reads, key=position.__getitem__):
-            if other not in order:
-                visit(other)
-        order[kernel] = None
-
+    """Kernels after those they read, in an order fixed by the graph."""
     listed = list(kernels)[::-1]
     position = {k: i for i, k in enumerate(listed)}
-    for kernel in listed:
-        if kernel not in order:
-            visit(kernel)
-    return list(order)
+    graph = {k: sorted(k.reads, key=position.__getitem__) for k in listed}
+    return list(TopologicalSorter(graph).static_order())
 
 
 def schedule(outputs: list[Node]) -> list[Step]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from vkdnn.fusion.schedule import Kernel
 
 Realised = Callable[[Node], bool]
+MAX_BUFFERS = 24  # inputs and outputs of a kernel: Vulkan promises 32 push-constant words, some devices 30 bindings
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,24 @@ def build_step(kernel: Kernel, realised: set[Node]) -> Step:
     def is_realised(node: Node) -> bool:
         return node.kind == "leaf" or node.buffer is not None or (node in realised and node not in own)
 
-    return _BUILDERS[kernel.family](kernel, is_realised)
+    step = _BUILDERS[kernel.family](kernel, is_realised)
+    if len(step.inputs) + len(step.outputs) > MAX_BUFFERS and kernel.family != "call":
+        raise MustRealise(_half(kernel, is_realised))
+    return step
+
+
+def _half(kernel: Kernel, realised: Realised) -> Node:
+    """A member that about half of the kernel's inputs go into: apart, it leaves two kernels of fewer buffers."""
+    inputs: dict[Node, set[Node]] = {}
+
+    def below(node: Node) -> set[Node]:
+        if node not in inputs:
+            inputs[node] = {node} if realised(node) else set().union(*(below(a) for a in node.args))
+        return inputs[node]
+
+    members = [n for n in reversed(kernel.members) if n not in kernel.outputs and not realised(n)]
+    total = set().union(*(below(n) for n in kernel.members))
+    return min(members, key=lambda n: abs(len(below(n)) - len(total) // 2))
 
 
 def _lowered(

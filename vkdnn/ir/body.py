@@ -207,7 +207,8 @@ def _load(instr: Instr, box: Box, inputs: Sequence[Array], values: dict[int, Arr
     slot, index, guards, stride, extent = instr.attrs
     data = inputs[slot]
     if not instr.args and not guards:
-        return strided(data, box.origin(index), index.strides, box.extents)
+        loaded = strided(data, box.origin(index), index.strides, box.extents)
+        return loaded != 0 if instr.dtype.category == "b" else loaded
     at = box.values(index)
     for guard in guards:
         at = at + 0 * box.values(guard.index)  # widen to the dims of the guards
@@ -218,8 +219,8 @@ def _load(instr: Instr, box: Box, inputs: Sequence[Array], values: dict[int, Arr
     for guard in guards:
         where = box.values(guard.index)
         inside = inside & (where >= guard.low) & (where < guard.high)
-    at = np.where(inside, at, 0)
-    return np.asarray(data[at])
+    loaded = np.where(inside, data[np.where(inside, at, 0)], data.dtype.type(0))
+    return loaded != 0 if instr.dtype.category == "b" else loaded
 
 
 def strided(

@@ -6,6 +6,7 @@ A builder must name the argument it refuses; it never touches data, except to fo
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ def as_node(value: Any, name: str = "value") -> Node:
     if isinstance(value, (bool, np.bool_)):
         return const(bool(value), bool_)
     if isinstance(value, (int, np.integer)):
-        return const(int(value), int32 if value < 2**31 else uint32)
+        return const(int(value), int32 if -(2**31) <= value < 2**31 else uint32)
     if isinstance(value, (float, np.floating)):
         return const(float(value), float32)
     raise ArgumentError(f"{name}: got {type(value).__name__}, expected an array or a Python number")
@@ -170,6 +171,7 @@ def pad(x: Node, before: Shape, after: Shape) -> Node:
 
 
 def normalize_axis(name: str, axis: int, ndim: int) -> int:
+    axis = operator.index(axis)
     if not -ndim <= axis < ndim:
         raise ShapeError(f"{name}: axis {axis} does not exist in an array of {ndim} axes")
     return axis % ndim

@@ -32,6 +32,7 @@ import numpy as np
 
 from vkdnn import dtypes
 from vkdnn.dtypes import DType
+from vkdnn.errors import DtypeError
 
 VIEWS = frozenset({"reshape", "permute", "broadcast", "slice", "pad"})
 Shape = tuple[int, ...]
@@ -196,11 +197,19 @@ def leaf(shape: Shape, dtype: DType, note: str = "") -> Node:
 
 def const(value: float | int | bool, dtype: DType) -> Node:
     """A scalar constant, kept by its bits (so that NaNs, zeros of both signs and close floats stay apart)."""
-    array = np.asarray(value).astype(dtype.numpy)
+    if dtype.category in "iu" and (value != value or int(value) != value or not _fits(int(value), dtype)):
+        raise DtypeError(f"constant: {value!r} is not a value of {dtype}")
+    with np.errstate(over="ignore"):
+        array = np.asarray(value).astype(dtype.numpy)
     bits = int(dtypes.words(array, dtype)[0])
     if dtype is dtypes.float32 and bits & 0x7F800000 == 0:
         bits &= 0x80000000  # the contract knows no subnormals
     return make("const", (), (bits,), (), dtype)
+
+
+def _fits(value: int, dtype: DType) -> bool:
+    info = np.iinfo(dtype.numpy)
+    return bool(info.min <= value <= info.max)
 
 
 def const_value(node: Node) -> Any:

@@ -84,16 +84,17 @@ class ScatterSpec(KernelSpec):
         return (group_count(self._items(), schedule), 1, 1)
 
     def context(self, schedule: int) -> dict[str, Any]:
+        at = [
+            glsl.affine(a, ["row", "column"][: len(a.strides)], f"base_in{i}") for i, a in enumerate(self.index)
+        ]
         return {
             "local_size": (schedule, 1),
             "stage": self.stage,
             "items": self._items(),
             "shape": self.shape,
+            "number": glsl.clamped(f"in0[{at[0]}]", self.inputs[0], self.shape.rows),
             "lane_items": -(-self.shape.rows // LANES),
-            "at": [
-                glsl.affine(a, ["row", "column"][: len(a.strides)], f"base_in{i}")
-                for i, a in enumerate(self.index)
-            ],
+            "at": at,
         }
 
     def reference(self, sizes: tuple[int, ...], inputs: Sequence[Array], outputs: Sequence[Array]) -> None:

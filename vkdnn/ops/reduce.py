@@ -21,7 +21,7 @@ Axes = int | Sequence[int] | None
 
 def _fold(op: str, x: Any, axis: Axes, keepdims: bool) -> Array:
     x = asarray(x)
-    axes = tuple(range(x.ndim)) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
+    axes = tuple(range(x.ndim)) if axis is None else (axis,) if isinstance(axis, (int, np.integer)) else tuple(axis)
     axes = tuple(build.normalize_axis(op, a, x.ndim) for a in axes)
     node = build.fold(op, x.node, axes)
     if not keepdims:
