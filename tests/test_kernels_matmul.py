@@ -156,15 +156,17 @@ def test_views_and_epilogues_in_every_schedule(both, forced):
 
 def test_hard_values(both):
     rng = np.random.default_rng(11)
-    finite = HARD_FLOATS[np.isfinite(HARD_FLOATS)]
-    a, b = (flush(rng.permutation(np.resize(x, 140 * 9))) for x in (HARD_FLOATS, finite))
+    calm = HARD_FLOATS[np.abs(HARD_FLOATS) < 2.0**60]
+    a, b = (flush(rng.permutation(np.resize(calm, 140 * 9))) for _ in range(2))
     a, b = a.reshape(9, 140), b.reshape(140, 9)
-    calm = np.where(np.abs(a) < 2.0**-40, a, np.float32(2.0**-80))
-    found = both(lambda a, b, c: [a @ b, c @ (b * 2.0**-90)], a, b, calm)
+    a[2, 139], a[5, 0] = np.nan, np.inf
+    border = [x * np.float32(2.0**-63) for x in (normal(12, 9, 140), normal(13, 140, 9))]  # products about 2**-126
+    found = both(lambda *xs: [xs[0] @ xs[1], xs[2] @ xs[3]], a, b, *border)
     with exact():
         assert bits_equal(found[0], written_product(a, b)).all()
-        assert bits_equal(found[1], written_product(calm, basic.mul(b, np.float32(2.0**-90)))).all()
-    assert np.isnan(found[0]).any() and (np.abs(found[1]) < 2.0**-100).any()
+        assert bits_equal(found[1], written_product(*border)).all()
+    assert np.isnan(found[0][2]).all() and np.isfinite(found[0][0]).all()
+    assert (found[1] != 0).any() and not bits_equal(found[1], (border[0] @ border[1])).all()
 
 
 def test_infinity_times_a_padding_lane_is_nothing(both):
@@ -179,6 +181,16 @@ def test_products_are_rounded_before_they_are_added(both):
     rows, columns = np.array([[a, 1.0]], np.float32), np.array([[a], [c]], np.float32)
     product, plain, epilogue = both(lambda a, b, r, s: [r @ s, a * a + b, r[:, :1] @ s[:1] + b], a, c, rows, columns)
     assert product.item() == plain.item() == epilogue.item() == 0  # fused it would be 2**-24
+
+
+def test_sums_start_from_plus_zero(both):
+    """0 + -0 is +0, even where a compiler unrolls the loop and sees the 0 that a sum starts from."""
+    rows, columns = np.array([[-0.0, -1.0], [0.0, -0.0], [1.0, 2.0]], np.float32), np.array([[0.0, -0.0]] * 2, np.float32)
+    found = both(lambda a, b: [a[:, :1] @ b[:1], a @ b, a @ vk.zeros((2, 5)), vk.zeros((5, 3)) @ a], rows, columns)
+    with exact():
+        assert bits_equal(found[0], written_product(rows[:, :1], columns[:1])).all()
+        assert bits_equal(found[1], written_product(rows, columns)).all()
+    assert not np.signbit(found[0][0, 0]) and not np.signbit(found[2]).any()
 
 
 def test_empty_products(both):

@@ -96,6 +96,26 @@ def test_every_row_was_tried():
     assert set().union(*map(cases, "fiub")) == set(OPS)
 
 
+def test_constants_are_no_ground_for_simplification(both):
+    """x + 0 is +0 for x = -0, 0 / 0 and inf * 0 are NaN: a driver's compiler must not see constants to fold away."""
+    special_values = np.array([0.0, -0.0, 1, -1.5, np.inf, -np.inf, np.nan, 2.0**-126, -(2.0**-126), 1e38], np.float32)
+
+    def run(x, y):
+        nothing, once = vk.arange(1), vk.arange(x.size) * 0
+        return [
+            x + 0.0, 0.0 + x, x - 0.0, 0.0 - x, x + -0.0, -0.0 - x, x * 0.0, x * -0.0, 0.0 / x, x / 1.0, x * -1.0, x * 1.0,
+            -(x - y), -(x + y), x - x, x / x, (x + 1.0) - 1.0, x * 2.0 * 0.5, x + y - y, x * y - x * y, x - (-y), x * (-y),
+            vk.floor(x * 0.5) + 0.0, x + nothing, nothing - x, nothing * x, x + once, (x > 0) + y, (x == x) * y,
+            vk.where(x > 0, x, 0.0) + 0.0, vk.sqrt(x) * vk.sqrt(x), vk.maximum(x, 0.0) + 0.0, x * x * 0.0, x + (y - y),
+            vk.concatenate([x, -x]) + 0.0, vk.pad(x, [(1, 1)]) + 0.0, vk.pad(x, [(1, 1)]) * -1.0, abs(-x) - 0.0,
+        ]  # fmt: skip
+
+    x, y = pairs(special_values)
+    found = both(run, x, y)
+    assert not np.signbit(found[0][x == 0]).any() and np.isnan(found[8][x == 0]).all()
+    assert np.isnan(found[6][~np.isfinite(x)]).all()
+
+
 # ---- gradients
 
 POSITIVE = np.array([0.05, 0.3, 0.9, 1.7, 4.0, 11.0])

@@ -1,7 +1,7 @@
 """Derivatives of the call families, in terms of the same families: so they can be differentiated again.
 
-A rule must keep masks: what a token did not see gives and gets no gradient, even if it is NaN. Gradients of the scans
-run in the other direction, in the order documented for it.
+A rule must keep masks: what a token did not see gives and gets no gradient, even if it is NaN. Gradients of
+the scans run in the other direction, in the order documented for it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ def _transposed(terms: Sequence[scan.Term]) -> list[scan.Term]:
 
 
 def scan_rule(call: Node, results: dict[int, Node], gradients: dict[int, Node]) -> Sequence[Node | None]:
-    """With state S_t, G_t (the gradient of S_t's increment) is the scan of g read^T in the other direction."""
+    """With state S_t, G_t (the gradient of S_t's increment) is the scan of g read^T in the other
+    direction.
+    """
     parameters = call.attrs[1]
     terms, read, initial, boundary = scan.split_arguments(parameters, call.args)
     g_out, g_final, g_states = (gradients.get(k) for k in (scan.OUT, scan.FINAL, scan.STATES))

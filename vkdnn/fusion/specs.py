@@ -62,7 +62,8 @@ def _half(kernel: Kernel, realised: Realised) -> Node:
             inputs[node] = {node} if realised(node) else set().union(*(below(a) for a in node.args))
         return inputs[node]
 
-    members = [n for n in reversed(kernel.members) if n not in kernel.outputs and not realised(n)]
+    outputs = set(kernel.outputs)
+    members = [n for n in reversed(kernel.members) if n not in outputs and not realised(n)]
     total = set().union(*(below(n) for n in kernel.members))
     return min(members, key=lambda n: abs(len(below(n)) - len(total) // 2))
 

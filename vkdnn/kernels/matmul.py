@@ -71,7 +71,7 @@ class MatmulSpec(KernelSpec):
         return f"{head}\n  a in0[{self.a}]\n  b in1[{self.b}]\n{self.body.text()}\n{stores}\n"
 
     def schedules(self, target: Target) -> tuple[MatmulSchedule, ...]:
-        direct = MatmulSchedule(8, 4, (8, 8), 0)
+        direct = MatmulSchedule(16, 8, (8, 4), 0)
         narrow = MatmulSchedule(1, 1, (64, 1), 0)
         staged = MatmulSchedule(4, 4, (16, 16), 16)
         if self.m < 4 or self.n < 4:

@@ -1,19 +1,20 @@
 """ScanSpec: running sums of outer products, read out token by token; the kernel of ``order="sequential"``.
 
-It must never let a schedule touch the order: each element of the state is one sequence over the tokens, each readout
-one sequence over the state's columns.
+It must never let a schedule touch the order: each element of the state is one sequence over the tokens, each
+readout one sequence over the state's columns.
 
 For every batch entry and head, with columns c, rows r and tokens t::
 
     state[r][c] = add(state[r][c], D_t[r][c])
-    D_t[r][c]   = mul(u_t[r], w_t[c]) for a term (u, w), the array's element for a dense term; several terms are
-                  added to each other in their order first
-    out_t[r]    = sum over c of mul(state[r][c], read_t[c]): from +0 in sequence inside blocks of 128, block sums
-                  added in sequence (the order of a matrix product)
+    D_t[r][c]   = mul(u_t[r], w_t[c]) for a term (u, w), the array's element for a dense term; several terms
+                  are added to each other in their order first
+    out_t[r]    = sum over c of mul(state[r][c], read_t[c]): from +0 in sequence inside blocks of 128, block
+                  sums added in sequence (the order of a matrix product)
 
-Tokens are visited from the first to the last, with ``reverse`` from the last to the first. The state starts from
-``initial`` or +0 and is set to +0 between two tokens of which the later one starts a document; forward also before
-token 0, in reverse also after it (``final`` is +0 then), so that the two directions are each other's gradients.
+Tokens are visited from the first to the last, with ``reverse`` from the last to the first. The state starts
+from ``initial`` or +0 and is set to +0 between two tokens of which the later one starts a document; forward
+also before token 0, in reverse also after it (``final`` is +0 then), so that the two directions are each
+other's gradients.
 """
 
 from __future__ import annotations
@@ -65,11 +66,12 @@ def scan(
     boundary: Node | None = None,
     reverse: bool = False,
 ) -> list[Node]:
-    """The nodes (out, final, states) of a scan over ``shape`` = (B, T, H, R, C); what nobody uses is not computed.
+    """The nodes (out, final, states) of a scan over ``shape`` = (B, T, H, R, C); what nobody uses is not
+    computed.
 
-    A term is a pair u [B, T, H, R], w [B, T, H, C] or a dense D [B, T, H, R, C]. ``read`` [B, T, H, C], ``initial``
-    [B, H, R, C] and ``boundary`` [B, T] (int32; nonzero where a document starts) may be left out. ``out`` is
-    [B, T, H, R], ``final`` [B, H, R, C], ``states`` [B, T, H, R, C]; all arrays float32.
+    A term is a pair u [B, T, H, R], w [B, T, H, C] or a dense D [B, T, H, R, C]. ``read`` [B, T, H, C],
+    ``initial`` [B, H, R, C] and ``boundary`` [B, T] (int32; nonzero where a document starts) may be left out.
+    ``out`` is [B, T, H, R], ``final`` [B, H, R, C], ``states`` [B, T, H, R, C]; all arrays float32.
     """
     batches, tokens, heads, rows, columns = shape
     args: list[Node] = []
@@ -78,7 +80,7 @@ def scan(
     args += [x for x in (read, initial, boundary) if x is not None]
     dense = tuple(isinstance(term, Node) for term in terms)
     given = (read is not None, initial is not None, boundary is not None)
-    parameters = ScanCall(*shape, reverse, dense, *given)
+    parameters = ScanCall(batches, tokens, heads, rows, columns, reverse, dense, *given)
     per_token, state = (batches, tokens, heads), (heads, rows, columns)
     results = (
         ((*per_token, rows), float32),
@@ -100,8 +102,9 @@ def split_arguments(parameters: ScanCall, args: Sequence[Any]) -> tuple[list[Any
 
 @dataclass(frozen=True)
 class ScanSchedule:
-    """Invocations a workgroup, rows an invocation holds, whether columns are unrolled into registers, and how many
-    tokens' columns the workgroup loads into shared memory at a time (0: none, every row loads them itself).
+    """Invocations a workgroup, rows an invocation holds, whether columns are unrolled into registers, and how
+    many tokens' columns the workgroup loads into shared memory at a time (0: none, every row loads them
+    itself).
 
     Several rows share the loads of w and read: best where loads are dear (software devices).
     """
@@ -116,7 +119,8 @@ class ScanSchedule:
 class ScanSpec(KernelSpec):
     """See the module. Indices are over the operand's own axes; batches and tokens come from ``sizes``.
 
-    Operands are (binding, index): terms hold one (dense) or two, ``results`` the numbers of the results wanted.
+    Operands are (binding, index): terms hold one (dense) or two, ``results`` the numbers of the results
+    wanted.
     """
 
     heads: int
@@ -146,7 +150,9 @@ class ScanSpec(KernelSpec):
             return f"in{at[0]}[{at[1]}]"
 
         direction = "reverse" if self.reverse else "forward"
-        lines = [f"scan {direction} (batches, tokens) heads {self.heads} rows {self.rows} columns {self.columns}"]
+        lines = [
+            f"scan {direction} (batches, tokens) heads {self.heads} rows {self.rows} columns {self.columns}"
+        ]
         lines += [f"  term {' x '.join(map(operand, term))}" for term in self.terms]
         for name in ("read", "initial", "boundary"):
             at = getattr(self, name)
@@ -159,7 +165,7 @@ class ScanSpec(KernelSpec):
     def schedules(self, target: Target) -> tuple[ScanSchedule, ...]:
         stage = min(16, 2048 // self.columns)
         single = ScanSchedule(32, 1, self.columns <= UNROLLED_COLUMNS, stage)
-        looped, several = ScanSchedule(64, 1, False, 0), ScanSchedule(8, 4, False, stage)
+        looped, several = ScanSchedule(64, 1, False, 0), ScanSchedule(8, 4, False, 0)
         if target.software:
             return (several, looped, single) if self.rows > 8 else (looped, single)
         return (single, looped, several)
@@ -215,7 +221,8 @@ class ScanSpec(KernelSpec):
             "boundary_next": at(self.boundary, ["b", "(t + 1u)"]),
             "boundary_first": at(self.boundary, ["b", "0u"]),
             "stores": {
-                name: f"out{self.results.index(r)}" if r in self.results else "" for r, name in enumerate(RESULT_NAMES)
+                name: f"out{self.results.index(r)}" if r in self.results else ""
+                for r, name in enumerate(RESULT_NAMES)
             },
         }
 

@@ -1,12 +1,14 @@
-"""The kernels of ``order="chunked"`` that are no plain matrix products: masked products inside chunks, and running states.
+"""The kernels of ``order="chunked"`` that are no plain matrix products: masked products inside chunks, and
+running states.
 
 They must never read what a token does not see: a masked token contributes nothing, even if it is NaN.
 
-Chunks are CHUNK tokens by position from token 0. A chunked scan is five steps (vkdnn.ops.scan_orders), of which the
-scores, the chunk sums and the readout of the states are matrix products; here are the two others::
+Chunks are CHUNK tokens by position from token 0. A chunked scan is five steps (vkdnn.ops.scan_orders), of
+which the scores, the chunk sums and the readout of the states are matrix products; here are the two others::
 
     product   out_t[r] = sum over the tokens i that t sees, ascending, from +0, of mul(scores[t][i], u_i[r])
-    states    S_c = state before chunk c; S_next = add(S_c, D_c), or D_c alone if the chunk drops what came before
+    states    S_c = state before chunk c; S_next = add(S_c, D_c), or D_c alone if the chunk drops what came
+    before
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ PRODUCT, STATES = "scan_product", "scan_states"
 class ProductCall:
     """Parameters of a product: whom token t sees, and whether that is limited by ``low`` and ``high``.
 
-    forward: i from low[t] (else 0) to t. reverse: i from t to high[t] - 1 (else the last). range: low[t] to high[t] - 1.
+    forward: i from low[t] (else 0) to t. reverse: i from t to high[t] - 1 (else the last). range: low[t] to
+    high[t] - 1.
     """
 
     direction: str
@@ -54,8 +57,9 @@ def product(
 ) -> Node:
     """[B, C, M, H, R]: sums of the rows of u that each of M tokens sees, times its scores.
 
-    ``scores`` [B, C, H, M, N] are q [B, C, H, M, K] times w [B, C, H, N, K], u is [B, C, H, N, R]. w and q are given
-    for the derivative: through the scores it would multiply what is masked. ``low`` and ``high`` are int32 [B, C, M].
+    ``scores`` [B, C, H, M, N] are q [B, C, H, M, K] times w [B, C, H, N, K], u is [B, C, H, N, R]. w and q
+    are given for the derivative: through the scores it would multiply what is masked. ``low`` and ``high``
+    are int32 [B, C, M].
     """
     batches, chunks, heads, rows, _ = scores.shape
     limits = () if low is None or high is None else (low, high)
@@ -76,7 +80,9 @@ class ProductSchedule:
 
 @dataclass(frozen=True)
 class ProductSpec(KernelSpec):
-    """One product. ``scores``, ``u``, ``low`` and ``high`` are (binding, index over the operand's own axes)."""
+    """One product. ``scores``, ``u``, ``low`` and ``high`` are (binding, index over the operand's own
+    axes).
+    """
 
     chunks: int
     heads: int
@@ -216,8 +222,9 @@ class StatesCall:
 def states(sums: Node, initial: Node | None, drops: Node | None, reverse: bool) -> list[Node]:
     """The nodes (states before each chunk [B, C, H, R, K], final [B, H, R, K]) of chunk sums [B, C, H, R, K].
 
-    ``initial`` [B, H, R, K] (else +0); ``drops`` [B, C] int32: nonzero where the chunk's sum replaces the state
-    instead of being added. ``reverse`` visits chunks from the last; "before" means in the order visited.
+    ``initial`` [B, H, R, K] (else +0); ``drops`` [B, C] int32: nonzero where the chunk's sum replaces the
+    state instead of being added. ``reverse`` visits chunks from the last; "before" means in the order
+    visited.
     """
     given = tuple(x for x in (initial, drops) if x is not None)
     parameters = StatesCall(reverse, initial is not None, drops is not None)
@@ -287,8 +294,10 @@ class StatesSpec(KernelSpec):
             "sum": f"in0[{glsl.affine(self.sums, ['b', 'chunk', *element], 'base_in0')}]",
             "initial": f"in{initial[0]}[{glsl.affine(initial[1], ['b', *element], f'base_in{initial[0]}')}]"
             if initial
-            else "0.0",
-            "drop": f"in{drops[0]}[{glsl.affine(drops[1], ['b', 'chunk'], f'base_in{drops[0]}')}]" if drops else "",
+            else "zero",
+            "drop": f"in{drops[0]}[{glsl.affine(drops[1], ['b', 'chunk'], f'base_in{drops[0]}')}]"
+            if drops
+            else "",
             "states": f"out{self.results.index(0)}" if 0 in self.results else "",
             "final": f"out{self.results.index(1)}" if 1 in self.results else "",
         }
@@ -305,12 +314,16 @@ class StatesSpec(KernelSpec):
             if before is not None:
                 before.reshape(sums.shape)[:, c] = state
             added = basic.add(state, sums[:, c])
-            state = added if drops is None else np.where(drops[:, c, None, None, None] != 0, sums[:, c], added)
+            state = (
+                added if drops is None else np.where(drops[:, c, None, None, None] != 0, sums[:, c], added)
+            )
         if final is not None:
             final.reshape(state.shape)[:] = state
 
     def cost(self, sizes: tuple[int, ...]) -> Cost:
-        moved = sizes[0] * (self.chunks * (1 + (0 in self.results)) + (1 in self.results) + (self.initial is not None))
+        moved = sizes[0] * (
+            self.chunks * (1 + (0 in self.results)) + (1 in self.results) + (self.initial is not None)
+        )
         return Cost(sizes[0] * self.chunks, 4 * moved)
 
 

@@ -1,6 +1,7 @@
 """DotSpec: one dot product a row, in the order of a matrix product.
 
-Sums run in sequence from +0 inside blocks of 128 elements, block sums added in sequence; no schedule may change that.
+Sums run in sequence from +0 inside blocks of 128 elements, block sums added in sequence; no schedule may
+change that.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class DotSchedule:
 
 @dataclass(frozen=True)
 class DotSpec(KernelSpec):
-    """Rows over (first dim from ``sizes``, then ``outer``) of ``length`` elements; indices over rows' dims and element."""
+    """Rows over (first dim from ``sizes``, then ``outer``) of ``length`` elements; indices over rows' dims
+    and element.
+    """
 
     outer: tuple[int, ...]
     length: int

@@ -40,8 +40,12 @@ def row_sums(products: Array) -> Array:
     return total
 
 
-def run_scan(spec: ScanSpec, sizes: tuple[int, ...], inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-    """A ScanSpec. The state is kept as [C, B, H, R], so that a readout adds whole arrays over its first axis."""
+def run_scan(
+    spec: ScanSpec, sizes: tuple[int, ...], inputs: Sequence[Array], outputs: Sequence[Array]
+) -> None:
+    """A ScanSpec. The state is kept as [C, B, H, R], so that a readout adds whole arrays over its first
+    axis.
+    """
     from vkdnn.kernels.scan import FINAL, OUT, STATES
 
     batches, tokens = sizes
@@ -50,7 +54,9 @@ def run_scan(spec: ScanSpec, sizes: tuple[int, ...], inputs: Sequence[Array], ou
     terms = [
         tuple(
             operand(inputs, at, (*per_token, *last))
-            for at, last in zip(term, [(rows, columns)] if len(term) == 1 else [(rows,), (columns,)], strict=True)
+            for at, last in zip(
+                term, [(rows, columns)] if len(term) == 1 else [(rows,), (columns,)], strict=True
+            )
         )
         for term in spec.terms
     ]
@@ -89,6 +95,7 @@ def run_scan(spec: ScanSpec, sizes: tuple[int, ...], inputs: Sequence[Array], ou
         if increment is not None:
             state = basic.add(state, increment)
         if out is not None:
+            assert read is not None
             out[:, t] = row_sums(basic.mul(state, np.moveaxis(read[:, t], -1, 0)[..., None]))
         if states is not None:
             states[:, t] = np.moveaxis(state, 0, -1)

@@ -14,7 +14,8 @@ from vkdnn.nn.layers import Linear, Params, RoPE
 from vkdnn.ops.elementwise import relu, sqrt, where
 from vkdnn.ops.reduce import rms_norm
 from vkdnn.ops.reduce import sum as sum_
-from vkdnn.ops.scan import scan_prefix_outer
+from vkdnn.ops.scan import ScanPrefix, scan_prefix_outer
+from vkdnn.ops.scan_step import scan_state, scan_step
 from vkdnn.random import Stream
 
 VARIANTS = {"rla2": 1e-4, "rla": 1e-6}
@@ -72,16 +73,49 @@ class ReLULinearAttention:
         if x.ndim != 3 or x.shape[-1] != self.width:
             raise ShapeError(f"x: got shape {x.shape}, expected [B, T, {self.width}]")
         q, k, v = self._project(params, x, arange(x.shape[1]))
-        main = scan_prefix_outer(k, v, q, boundary=boundary, causal=self.causal, order=self.order)
+        one = full((*k.shape[:3], 1), 1.0)
+
+        def scan(keys: Array, values: Array, queries: Array) -> ScanPrefix:
+            return scan_prefix_outer(
+                keys, values, queries, boundary=boundary, causal=self.causal, order=self.order
+            )
+
+        main = scan(k, v, q)
         if self.variant == "rla":
-            return self._output(params, main.bp, _l2(q, main.ap))
-        ones = full((*v.shape[:3], 1), 1.0)
-        sums = scan_prefix_outer(k, ones, q, boundary=boundary, causal=self.causal, order=self.order)
-        return self._output(params, main.bp, sums.bp)
+            return self._output(params, main.bp, _l2(main.pap))
+        # z = sum of k' as a state of one column: its rows, not its one readout, run in parallel.
+        z = scan(one, k, one).bp
+        return self._output(params, main.bp, sum_(q * z, axis=-1, keepdims=True))
 
     def init_state(self, batch: int) -> Params:
-        """The state before the first token, float32 zeros (NumPy)."""
-        raise NotImplementedError
+        """The state before the first token, on the current device: {"b": ScanState} and, for rla2, {"z": ScanState}.
+
+        Raises ArgumentError for a layer that is not causal.
+        """
+        if not self.causal:
+            raise ArgumentError("forward_step: got causal=False, expected True: the future has no state")
+        sizes = (batch, self.heads, self.key_width, self.value_width)
+        if self.variant == "rla":
+            return {"b": scan_state(*sizes, order=self.order, with_a=True)}
+        z = scan_state(batch, self.heads, 1, self.key_width, order=self.order)
+        return {"b": scan_state(*sizes, order=self.order), "z": z}
+
+    def forward_step(
+        self, params: Params, x: Any, state: Params, position: Any, boundary: Any = None
+    ) -> tuple[Array, Params]:
+        """The next tokens: x [B, T, width] and the state so far -> [B, T, width] and the state after.
+
+        ``position`` int32 [1] is the number of tokens before; T may be 1. Bits are those of the whole sequence.
+        """
+        x = asarray(x)
+        q, k, v = self._project(params, x, arange(x.shape[1]) + position)
+        main, after = scan_step(state["b"], k, v, q, boundary=boundary)
+        if self.variant == "rla":
+            return self._output(params, main.bp, _l2(main.pap)), {"b": after}
+        one = full((*k.shape[:3], 1), 1.0)
+        z, z_after = scan_step(state["z"], one, k, one, boundary=boundary)
+        y = self._output(params, main.bp, sum_(q * z.bp, axis=-1, keepdims=True))
+        return y, {"b": after, "z": z_after}
 
     def _project(self, params: Params, x: Array, positions: Any) -> tuple[Array, Array, Array]:
         """q', k' [B, T, H, K] and v [B, T, H, V] of x [B, T, width]."""
@@ -100,8 +134,9 @@ class ReLULinearAttention:
         return self._parts()["output"](params["output"], joined)
 
 
-def _l2(q: Array, ap: Array) -> Array:
-    """sqrt of q . (A q) = sum of squared scores, over the last axis; gradient 0 where no score is positive."""
-    squares = sum_(q * ap, axis=-1, keepdims=True)
+def _l2(squares: Array | None) -> Array:
+    """sqrt of q . (A q) = sum of squared scores, [B, T, H] -> [B, T, H, 1]; gradient 0 where no score is positive."""
+    assert squares is not None
+    squares = squares.reshape(*squares.shape, 1)
     positive = squares > 0.0
     return where(positive, sqrt(where(positive, squares, 1.0)), 0.0)

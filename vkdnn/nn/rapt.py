@@ -13,7 +13,7 @@ import numpy as np
 
 from vkdnn import dtypes, tree
 from vkdnn.array import Array, array, asarray
-from vkdnn.device import Device
+from vkdnn.device import Device, current_device
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError
 from vkdnn.nn.attention import ReLULinearAttention
 from vkdnn.nn.layers import Embedding, Linear, Params, RMSNorm, SwiGLU
@@ -101,11 +101,12 @@ class RAPTBlock:
         x = x + self.attention(params["attention"], self.norm(params["attention_norm"], x), boundary)
         return x + self.mlp(params["mlp"], self.norm(params["mlp_norm"], x))
 
-    def forward_step(self, params: Params, x: Array, state: Params, position: Array) -> tuple[Array, Params]:
-        """One token: x [B, width] and the attention's state -> the same."""
-        y, state = self.attention.forward_step(
-            params["attention"], self.norm(params["attention_norm"], x), state, position
-        )
+    def forward_step(
+        self, params: Params, x: Array, state: Params, position: Array, boundary: Any = None
+    ) -> tuple[Array, Params]:
+        """The next tokens: x [B, T, width] and the attention's state so far -> the same."""
+        normed = self.norm(params["attention_norm"], x)
+        y, state = self.attention.forward_step(params["attention"], normed, state, position, boundary)
         x = x + y
         return x + self.mlp(params["mlp"], self.norm(params["mlp_norm"], x)), state
 
@@ -173,25 +174,30 @@ class RAPTModel:
 
     def init_state(self, batch: int, device: Device | None = None) -> Params:
         """The state before the first token: {"position": int32 [1], "layers": one attention state a layer}."""
-        attention = self.block.attention
-        layers = [attention.init_state(batch) for _ in range(self.config.layers)]
-        state = {"position": np.zeros(1, np.int32), "layers": layers}
-        moved: Params = tree.map_leaves(lambda s: array(s, device=device), state)
-        return moved
+        with device or current_device():
+            layers = [self.block.attention.init_state(batch) for _ in range(self.config.layers)]
+            return {"position": array(np.zeros(1, np.int32)), "layers": layers}
 
-    def forward_step(self, params: Params, token: Any, state: Params) -> tuple[Array, Params]:
-        """The next token [B] int32 and the state so far -> logits [B, vocab] and the new state.
+    def forward_step(
+        self, params: Params, token: Any, state: Params, boundary: Any = None
+    ) -> tuple[Array, Params]:
+        """The next token [B] int32 and the state so far -> logits [B, vocab] and the state after.
 
-        Logits equal those of the whole sequence at this position bit for bit. Put it inside vk.jit, and donate the
-        state.
+        Several tokens at once [B, T] give logits [B, T, vocab]: a prompt. Logits equal those of the whole sequence bit
+        for bit. ``boundary`` has the shape of the tokens. Put it inside vk.jit, and donate the state.
         """
-        x = self.embedding(params["embedding"], _tokens(token, 1, "[B]"))
+        token = asarray(token)
+        tokens = _tokens(token.reshape(-1, 1) if token.ndim == 1 else token, 2, "[B] or [B, T]")
+        if boundary is not None:
+            boundary = asarray(boundary).reshape(*tokens.shape)
+        x = self.embedding(params["embedding"], tokens)
         layers = []
         for layer, before in zip(params["layers"], state["layers"], strict=True):
-            x, after = self.block.forward_step(layer, x, before, state["position"])
+            x, after = self.block.forward_step(layer, x, before, state["position"], boundary)
             layers.append(after)
         logits = self.head(params["head"], self.norm(params["norm"], x))
-        return logits, {"position": state["position"] + 1, "layers": layers}
+        after = {"position": state["position"] + tokens.shape[1], "layers": layers}
+        return logits.reshape(*token.shape, self.config.vocab), after
 
 
 def _tokens(tokens: Any, ndim: int, expected: str) -> Array:

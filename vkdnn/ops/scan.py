@@ -1,32 +1,34 @@
 """Scans of outer products: the running states of linear attention, read out token by token.
 
-The order of every addition is part of the operation; batch size, splits of the sequence and devices never change a bit.
+The order of every addition is part of the operation; batch size, splits of the sequence and devices never
+change a bit.
 
 Orders
 ------
-D_t is the outer product that token t adds to the state S; a boundary marks the first token of a document. All sums
-"over k" of products run in sequence from +0 inside blocks of 128, block sums added in sequence (the order of a matrix
-product). p . (A p) and r . (B p) are such sums as well.
+D_t is the outer product that token t adds to the state S; a boundary marks the first token of a document. All
+sums "over k" of products run in sequence from +0 inside blocks of 128, block sums added in sequence (the
+order of a matrix product). p . (A p) and r . (B p) are such sums as well.
 
 sequential
-    S[v][k] = add(S[v][k], D_t[v][k]), token by token from the initial state or +0; prefix scans visit tokens in
-    ascending order and set S to +0 before a boundary token, suffix scans visit them in descending order and set S to
-    +0 before token t if t + 1 is a boundary. A readout is a sum over k. D of several terms is
+    S[v][k] = add(S[v][k], D_t[v][k]), token by token, from the initial state or +0. Prefix scans visit tokens
+    in ascending order and set S to +0 before a boundary token; suffix scans visit them in descending order and
+    set S to +0 before token t if t + 1 is a boundary. A readout is a sum over k. D of several terms is
     add(add(D1, D2), D3), each a product p[v] r[k] (``scale`` multiplies p first).
 
 chunked
-    Chunks are 64 tokens by absolute position from token 0; everything inside a chunk is added in ascending order.
-    Prefix: with S the state before the chunk,
+    Chunks are 64 tokens by absolute position from token 0; everything inside a chunk is added in ascending
+    order. Prefix, with S the state before the chunk:
         score(t, i) = sum over k of k_i[k] p_t[k]
-        inner_t[v]  = sum, from +0, over the tokens i of the chunk from t's document's start to t of score(t, i) v_i[v]
+        inner_t[v]  = sum, from +0, over the tokens i of the chunk from the start of t's document to t of
+                      score(t, i) v_i[v]
         inter_t[v]  = sum over k of S[v][k] p_t[k]
         out_t       = add(inter_t, inner_t), or inner_t alone if a boundary lies in the chunk at or before t
         D[v][k]     = sum, from +0, over the tokens i of the chunk from its last boundary on of v_i[v] k_i[k]
         S           = add(S, D), or D alone if the chunk has a boundary
-    Suffix, chunks visited from the last: i runs from t to the last token of t's document in the chunk; inter is left
-    out if a boundary lies in the chunk after t; D is over the tokens before the chunk's first boundary. Each term of a
-    sum of outer columns is scanned by itself, and results are added in the order of the terms.
     B^T r is the same with v and k exchanged and p = r; A is the same with v = k.
+    Suffix, chunks visited from the last: i runs from t to the last token of t's document in the chunk; inter
+    is left out if a boundary lies in the chunk after t; D is over the tokens before its first boundary.
+    Each term of a sum of outer columns is scanned by itself, and results are added in the order of the terms.
 
 ``causal=False`` reads the state after the last token for all tokens (prefix), or D_t itself (suffix).
 """
@@ -52,8 +54,8 @@ MAX_TERMS = 3
 
 
 class ScanPrefix(NamedTuple):
-    """Lazy results of scan_prefix_outer(); what is never asked for is never computed. ``btr`` and ``rbp`` are None
-    without r; after scan_step() with a state that has no A, ``ap``, ``pap`` and ``a`` are None.
+    """Lazy results of scan_prefix_outer(); what is never asked for is never computed. ``btr`` and ``rbp`` are
+    None without r; after scan_step() with a state that has no A, ``ap``, ``pap`` and ``a`` are None.
     """
 
     bp: Array
@@ -95,7 +97,9 @@ def check_operand(name: str, value: Any, like: Any, shape: Shape) -> Array:
         raise DtypeError(f"{name}: got {x.dtype}, expected float32 (convert with .astype)")
     if x.ndim != len(shape) or any(n not in (-1, m) for n, m in zip(shape, x.shape, strict=True)):
         expected = ", ".join("any" if n == -1 else str(n) for n in shape)
-        raise ShapeError(f"{name}: got shape {x.shape}, expected [{expected}] (batch first: see the docstring)")
+        raise ShapeError(
+            f"{name}: got shape {x.shape}, expected [{expected}] (batch first: see the docstring)"
+        )
     if 0 in x.shape:
         raise ShapeError(f"{name}: got shape {x.shape}, expected at least one element along each axis")
     return x
@@ -116,7 +120,9 @@ def check_boundary(boundary: Any, like: Array, causal: bool) -> Node | None:
     if boundary is None:
         return None
     if not causal:
-        raise ArgumentError("boundary: got an array, but with causal=False there are no documents; leave it out")
+        raise ArgumentError(
+            "boundary: got an array, but with causal=False there are no documents; leave it out"
+        )
     x = asarray(boundary, [like])
     if x.dtype is float32:
         raise DtypeError("boundary: got float32, expected bool or integers (nonzero where a document starts)")
@@ -150,13 +156,14 @@ def scan_prefix_outer(
     boundary: Any = None,
     order: str = "sequential",
 ) -> ScanPrefix:
-    """A_t = A0 + sum of k_i k_i^T and B_t = B0 + sum of v_i k_i^T over i <= t of t's document, read out; see ScanPrefix.
+    """A_t = A0 + sum of k_i k_i^T and B_t = B0 + sum of v_i k_i^T over i <= t of t's document, read out; see
+             ScanPrefix.
 
-    k, p [B, T, H, K]; v, r [B, T, H, V]; a0 [B, H, K, K] or [H, K, K], b0 [B, H, V, K] or [H, V, K], else zero; all
-    float32. ``boundary`` [B, T] (bool or integers): nonzero where a document starts; the state is +0 before that
-    token, so a0 and b0 serve the tokens before the first boundary. With ``causal=False`` all tokens read the total.
-    ``order``: "sequential" (K and V up to 256) or "chunked" (parallel over chunks of 64 tokens); see the module.
-    Raises ArgumentError, ShapeError or DtypeError for arguments that do not fit.
+    k, p [B, T, H, K]; v, r [B, T, H, V]; a0 [B, H, K, K] or [H, K, K], b0 [B, H, V, K] or [H, V, K], else
+    zero; all float32. ``boundary`` [B, T] (bool or integers): nonzero where a document starts; the state is
+    +0 before that token, so a0 and b0 serve the tokens before the first boundary. With ``causal=False`` all
+    tokens read the total. ``order``: "sequential" (K and V up to 256) or "chunked" (parallel over chunks of
+    64 tokens); see the module. Raises ArgumentError, ShapeError or DtypeError for arguments that do not fit.
     """
     k = check_operand("k", k, None, (-1, -1, -1, -1))
     v = check_operand("v", v, k, (*k.shape[:3], -1))
@@ -182,7 +189,9 @@ def scan_prefix_outer(
     return prefix_results(device, p.node, None if r is None else r.node, bp, ap, btr, a_final, b_final)
 
 
-def _sum(u: Node, w: Node, initial: Node | None, boundary: Node | None, order: str) -> SequentialSum | ChunkedSum:
+def _sum(
+    u: Node, w: Node, initial: Node | None, boundary: Node | None, order: str
+) -> SequentialSum | ChunkedSum:
     if order == "chunked":
         return ChunkedSum(u, w, initial, None if boundary is None else spans(boundary), False)
     return SequentialSum(((u, w),), (*u.shape, w.shape[-1]), initial, boundary, False)
@@ -246,7 +255,9 @@ class OuterColumn:
         if other.shape != self.shape:
             raise ShapeError(f"outer_col: sums need equal shapes, got {self.shape} and {other.shape}")
         if len(self.terms) + len(other.terms) > MAX_TERMS:
-            raise ArgumentError(f"outer_col: a sum holds at most {MAX_TERMS} terms; call .materialize() to add more")
+            raise ArgumentError(
+                f"outer_col: a sum holds at most {MAX_TERMS} terms; call .materialize() to add more"
+            )
         return OuterColumn(self.terms + other.terms)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -273,13 +284,20 @@ def outer_col(p: Any, r: Any, scale: Any = None) -> OuterColumn:
 
 
 def scan_suffix_outer(
-    d: Any, x: Any = None, y: Any = None, *, causal: bool = True, boundary: Any = None, order: str = "sequential"
+    d: Any,
+    x: Any = None,
+    y: Any = None,
+    *,
+    causal: bool = True,
+    boundary: Any = None,
+    order: str = "sequential",
 ) -> ScanSuffix:
     """S_i = sum of D_t over t >= i of i's document, read out; see ScanSuffix.
 
-    ``d`` is an array [B, T, H, V, K] or an outer_col() (a sum of up to three), which is never stored. x [B, T, H, K] and
-    y [B, T, H, V] may be left out; float32. ``boundary`` [B, T]: nonzero where a document starts. With ``causal=False``
-    S_i is D_i. ``order="chunked"`` takes outer columns only. Raises ArgumentError, ShapeError or DtypeError.
+    ``d`` is an array [B, T, H, V, K] or an outer_col() (a sum of up to three), which is never stored. x [B,
+    T, H, K] and y [B, T, H, V] may be left out; float32. ``boundary`` [B, T]: nonzero where a document
+    starts. With ``causal=False`` S_i is D_i. ``order="chunked"`` takes outer columns only. Raises
+    ArgumentError, ShapeError or DtypeError.
     """
     columns = d if isinstance(d, OuterColumn) else check_operand("d", d, x if x is not None else y, (-1,) * 5)
     batches, tokens, heads, value_width, width = shape = columns.shape

@@ -1,6 +1,7 @@
 """Graphs of the scans in both orders: which kernels a scan is made of, on nodes whose shapes were checked.
 
-Every function here keeps to the orders documented in vkdnn.ops.scan; what nobody asks for is built but never run.
+Every function here keeps to the orders documented in vkdnn.ops.scan; what nobody asks for is built but never
+run.
 """
 
 from __future__ import annotations
@@ -71,16 +72,16 @@ def spans(boundary: Node) -> Spans:
     position = build.apply("to_float32", at)
     first = build.fold("maximum", where(starts & (at <= token), position, -1.0), (3,))
     last = build.fold("minimum", where(starts & (at > token), position, float(CHUNK)), (3,))
-    first, last = (
-        build.reshape(build.apply("to_int32", x), (batches, chunks, CHUNK)) for x in (first, last)
-    )
+    first, last = (build.reshape(build.apply("to_int32", x), (batches, chunks, CHUNK)) for x in (first, last))
     end = build.slice_(first, (0, 0, CHUNK - 1), (batches, chunks, 1), (1, 1, 1))
     return Spans(first, last, build.apply("to_int32", build.reshape(end >= 0, (batches, chunks))))
 
 
 @dataclass(frozen=True, eq=False)
 class ChunkedSum:
-    """The chunked sum of u_i w_i^T: chunk sums, states before chunks, and readouts of them. Transposes share the work."""
+    """The chunked sum of u_i w_i^T: chunk sums, states before chunks, and readouts of them. Transposes share
+    the work.
+    """
 
     u: Node  # [B, T, H, R]
     w: Node  # [B, T, H, K]
@@ -89,7 +90,9 @@ class ChunkedSum:
     reverse: bool
 
     def _kept(self, x: Node, head: bool) -> Node:
-        """x [B, C, H, CHUNK, K] with zeros outside of the head or tail: the others neither reach nor poison sums."""
+        """x [B, C, H, CHUNK, K] with zeros outside of the head or tail: the others neither reach nor poison
+        sums.
+        """
         if self.spans is None:
             return x
         kept = self.spans.head if head else self.spans.tail
@@ -118,7 +121,9 @@ class ChunkedSum:
         return self._running[1]
 
     def out(self, read: Node, transpose: bool = False) -> Node:
-        """[B, T, H, R]: each token's state times ``read`` [B, T, H, K]; of the transposed state, [B, T, H, K]."""
+        """[B, T, H, R]: each token's state times ``read`` [B, T, H, K]; of the transposed state, [B, T, H,
+        K].
+        """
         u, w = (self.w, self.u) if transpose else (self.u, self.w)
         state = self.states if transpose else swapped(self.states)
         u_chunks, w_chunks, q = to_chunks(u), to_chunks(w), to_chunks(read)
@@ -157,7 +162,9 @@ class SequentialSum:
         return self._scan(None, False)[FINAL]
 
     def out(self, read: Node, transpose: bool = False) -> Node:
-        """[B, T, H, R]: each token's state times ``read`` [B, T, H, K]; of the transposed state, [B, T, H, K]."""
+        """[B, T, H, R]: each token's state times ``read`` [B, T, H, K]; of the transposed state, [B, T, H,
+        K].
+        """
         return self._scan(read, transpose)[OUT]
 
     def final_beside(self, read: Node) -> Node:
@@ -181,7 +188,9 @@ def readout(state: Node, read: Node, transpose: bool = False) -> Node:
 
 def outer(u: Node, w: Node) -> Node:
     """[..., R, K]: u [..., R] times w [..., K]."""
-    return build.apply("mul", build.reshape(u, (*u.shape, 1)), build.reshape(w, (*w.shape[:-1], 1, w.shape[-1])))
+    return build.apply(
+        "mul", build.reshape(u, (*u.shape, 1)), build.reshape(w, (*w.shape[:-1], 1, w.shape[-1]))
+    )
 
 
 def zeros(shape: Shape) -> Node:

@@ -1,6 +1,6 @@
 """Training a language model on text: data, the loop, the parity check, decoding, the loss curve.
 
-It must never draw randomness from anything but a seed: the same text and options give the same bits everywhere.
+It must draw randomness from a seed alone: the same text and options give the same bits everywhere.
 """
 
 from vkdnn.train.data import Corpus, batch_at, load_text, sample_text, standard_library

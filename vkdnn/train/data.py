@@ -25,7 +25,7 @@ _NO_SOURCES = frozenset({"__pycache__", "site-packages", "dist-packages", "test"
 
 @dataclass(frozen=True)
 class Corpus:
-    """A text: what to call it, its bytes as uint8 [N], of how many files it is made and how many were no text."""
+    """A text: what to call it, its bytes as uint8 [N], how many files it holds and how many were left out."""
 
     name: str
     data: np.ndarray[Any, np.dtype[np.uint8]]
@@ -42,13 +42,15 @@ class Corpus:
         """Raise ArgumentError unless the text holds one window of ``length`` bytes and the byte after it."""
         if self.data.size < length + 1:
             raise ArgumentError(
-                f"text: {self.name} has {self.data.size} bytes, but one window takes {length + 1} (the length and one "
-                "byte to predict); give a longer text or a smaller length"
+                f"text: {self.name} has {self.data.size} bytes, but one window takes {length + 1} (its "
+                "length and one byte to predict); give a longer text or a smaller length"
             )
 
 
-def batch_at(corpus: Corpus, step: int, batch: int, length: int, seed: int) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """Tokens [batch, length + 1] int32 of a step: windows of the text that begin anywhere, each equally likely.
+def batch_at(
+    corpus: Corpus, step: int, batch: int, length: int, seed: int
+) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """Tokens [batch, length + 1] int32 of a step: windows of the text from anywhere, each equally likely.
 
     Raises ArgumentError when the text is shorter than one window.
     """
@@ -58,9 +60,9 @@ def batch_at(corpus: Corpus, step: int, batch: int, length: int, seed: int) -> n
 
 
 def load_text(path: str | os.PathLike[str]) -> Corpus:
-    """The text of a UTF-8 file, or of all UTF-8 files below a folder (hidden ones left out), in order of their paths.
+    """The text of a UTF-8 file, or of all UTF-8 files below a folder but hidden ones, in order of their paths.
 
-    Raises ArgumentError for what does not exist, cannot be read, is empty, holds no text or exceeds MAX_BYTES.
+    Raises ArgumentError for what is missing, cannot be read, is empty, no text or too long.
     """
     place = Path(path)
     if not place.exists():
@@ -71,7 +73,7 @@ def load_text(path: str | os.PathLike[str]) -> Corpus:
         raise ArgumentError(f"text: {place} is neither a file nor a folder; save its content to a file first")
     if place.stat().st_size > MAX_BYTES:
         raise ArgumentError(
-            f"text: {place} has {place.stat().st_size} bytes, at most {MAX_BYTES} are taken; give a part of it"
+            f"text: {place} has {place.stat().st_size} bytes, the limit is {MAX_BYTES}; give a part of it"
         )
     content = _read(place)
     if not content:
@@ -90,7 +92,9 @@ def standard_library() -> Corpus:
     version = platform.python_version_tuple()
     root = Path(sysconfig.get_path("stdlib"))
     name = f"the standard library of Python {version[0]}.{version[1]}"
-    return _folder(name, _walk(root, ".py"), f"text: {name} has no sources in {root}; give a text with --text, for it")
+    return _folder(
+        name, _walk(root, ".py"), f"text: {name} has no sources in {root}; name another text, for it"
+    )
 
 
 def sample_text() -> Corpus:
@@ -118,7 +122,7 @@ def _folder(name: str, paths: Iterator[Path], complaint: str) -> Corpus:
 
 
 def _walk(root: Path, suffix: str) -> Iterator[Path]:
-    """Regular files below a folder whose names end with ``suffix``, in an order that the file system has no say in."""
+    """Regular files below a folder whose names end with ``suffix``, in sorted order."""
     for folder, inner, names in os.walk(root):
         unwanted = _NO_SOURCES if suffix else {"__pycache__"}
         inner[:] = sorted(d for d in inner if not d.startswith(".") and d not in unwanted)
@@ -146,7 +150,7 @@ def _no_text(content: bytes) -> str:
         content.decode("utf-8")
     except UnicodeDecodeError as error:
         return (
-            f"is not UTF-8 text (byte 0x{content[error.start]:02x} at offset {error.start}); convert it, for example "
-            "with iconv -f latin1 -t utf-8"
+            f"is not UTF-8 text (byte 0x{content[error.start]:02x} at offset {error.start}); convert it, for "
+            "example with iconv -f latin1 -t utf-8"
         )
     return ""

@@ -36,7 +36,7 @@ def load_model(path: str | os.PathLike[str], device: Device) -> tuple[RAPTModel,
             f"checkpoint: {place} does not exist; name a checkpoint or the folder of a run of vkdnn train"
         )
     saved = checkpoint.load(place, device)
-    config = saved.metadata.get("config")
+    config: Any = saved.metadata.get("config")
     try:
         model = RAPTModel(RAPTConfig(**config))
     except (TypeError, VkdnnError) as error:
@@ -47,7 +47,7 @@ def load_model(path: str | os.PathLike[str], device: Device) -> tuple[RAPTModel,
     if expected != found:
         name = sorted(set(expected.items()) ^ set(found.items()))[0][0]
         raise CheckpointError(
-            f"checkpoint: {place} has {name} of shape {found.get(name)}, its model expects {expected.get(name)}; "
+            f"checkpoint: {place} has {name} of shape {found.get(name)}, expected {expected.get(name)}; "
             "write it again with vkdnn train"
         )
     return model, saved.params, saved.metadata
@@ -68,8 +68,8 @@ def generate(
 ) -> Iterator[int]:
     """``count`` bytes that follow ``prompt``, one at a time, on the device of the parameters.
 
-    Byte i is drawn from softmax(logits / temperature) with number i of the seed's stream; temperature 0 takes the
-    most probable one, the smallest at a tie. Raises ArgumentError for an empty prompt, a negative count or
+    Byte i is drawn from softmax(logits / temperature) with number i of the seed's stream; temperature 0
+    takes the most probable one, the smallest at a tie. Raises ArgumentError for an empty prompt, a negative count or
     temperature, and VkdnnError when the model gives NaN.
     """
     if not prompt:

@@ -1,6 +1,6 @@
 """The training loop: one compiled step (forward, backward, optimizer), its parameters and losses.
 
-It must never lose what was trained: an interrupt is heard between two steps, and a checkpoint is written whole.
+It must never lose what was trained: interrupts are heard between steps, checkpoints are written whole.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 import os
 import signal
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -31,7 +31,7 @@ class TrainingError(VkdnnError):
 class Job:
     """What determines a run, together with the text: the model, the batches, the schedule, the seed."""
 
-    config: RAPTConfig = RAPTConfig()
+    config: RAPTConfig = field(default_factory=RAPTConfig)
     steps: int = TRAIN_DEFAULTS.steps
     batch: int = TRAIN_DEFAULTS.batch
     length: int = TRAIN_DEFAULTS.tokens
@@ -93,7 +93,7 @@ class Trainer:
         value = float(loss.item())
         if not math.isfinite(value):
             raise TrainingError(
-                f"loss: got {value} at step {number + 1}, expected a finite number; use a smaller learning rate"
+                f"loss: got {value} at step {number + 1}, expected a finite number; lower the learning rate"
             )
         self.losses.append(value)
         return value
@@ -119,17 +119,18 @@ class Trainer:
 
 
 class Stop:
-    """Within this context Ctrl-C only sets ``asked``; a second one interrupts at once.
+    """Within this context, once ``armed``, Ctrl-C only sets ``asked``; a second one interrupts at once.
 
-    An interrupt inside a step would leave parameters half donated.
+    An interrupt inside a step would leave parameters half donated. Before the first step is done there is
+    nothing to lose, and compiling may take long.
     """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.armed = self.asked = False
         self._before: Any = None
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if self.asked or not self.armed:
             raise KeyboardInterrupt
         self.asked = True
 

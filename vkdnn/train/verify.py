@@ -55,7 +55,12 @@ class Parity:
 
 
 def run_steps(
-    job: Job, corpus: Corpus, device: Device, steps: int, on_step: OnStep | None = None, progress: Progress | None = None
+    job: Job,
+    corpus: Corpus,
+    device: Device,
+    steps: int,
+    on_step: OnStep | None = None,
+    progress: Progress | None = None,
 ) -> State:
     """The state after ``steps`` steps of a job. Raises ArgumentError unless steps is 1 or more."""
     if steps < 1:
@@ -79,7 +84,12 @@ def compare(device: str, found: State, reference: State) -> Parity:
 
 
 def verify(
-    job: Job, corpus: Corpus, device: Device, steps: int, on_step: OnStep | None = None, progress: Progress | None = None
+    job: Job,
+    corpus: Corpus,
+    device: Device,
+    steps: int,
+    on_step: OnStep | None = None,
+    progress: Progress | None = None,
 ) -> Parity:
     """Run the first ``steps`` steps of a job on a device and on the reference."""
     found = run_steps(job, corpus, device, steps, on_step, progress)

@@ -1,0 +1,27 @@
+#version 450
+layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
+
+layout(std430, binding = 0) readonly buffer Buffer_in0 { int in0[]; };
+layout(std430, binding = 1) buffer Buffer_out0 { int out0[]; };
+layout(std430, binding = 2) buffer Buffer_out1 { int out1[]; };
+layout(push_constant) uniform Push {
+    uint base_in0;
+    uint base_out0;
+    uint base_out1;
+};
+
+// numerics.glsl
+
+// Scatter-add of 40 source rows into 50 table rows, stage "offset" of a stable
+// counting sort and sum: contributions to one table row are added in ascending source index.
+void main() {
+    for (uint i = gl_GlobalInvocationID.x; i < 50u; i += gl_NumWorkGroups.x * 64u) {
+        uint column = i;
+        int total = 0;
+        for (uint row = 0u; row < 1u; ++row) {
+            out0[base_out0 + row * 50u + column] = total;
+            total += in0[base_in0 + column];
+        }
+        out1[base_out1 + column] = total;
+    }
+}

@@ -1,0 +1,215 @@
+"""What is rendered: golden GLSL of each family, valid SPIR-V with NoContraction everywhere, and a list of kernel keys."""
+
+import hashlib
+import re
+import shutil
+import subprocess
+from functools import cache
+
+import numpy as np
+import pytest
+
+import vkdnn as vk
+from vkdnn.codegen import glsl, resources
+from vkdnn.codegen.render import render
+from vkdnn.dtypes import bool_, float32, int32, uint32
+from vkdnn.fusion.schedule import schedule
+from vkdnn.fusion.spans import cut_folds
+from vkdnn.ir.body import Affine
+from vkdnn.ir.node import leaf
+from vkdnn.ir.ops import OPS
+from vkdnn.kernels.base import Target
+from vkdnn.shader import ShaderRequest, compile_many
+from vkdnn.shader.spirv import undecorated_float_ops
+
+TARGETS = (Target(software=True), Target(software=False, max_invocations=1024, shared_bytes=49152))
+SOFTWARE = ("VKDNN_DIVIDE_REMAINDER", "VKDNN_SQRT_REMAINDER", "VKDNN_SUBNORMALS_SOFTWARE")
+
+
+def argument(*shape, dtype=float32):
+    return vk.Array(leaf(shape, dtype))
+
+
+def embedding_gradient():
+    table, index = argument(50, 8), argument(40, dtype=int32)
+    return [vk.vjp(lambda t: vk.take(t, index), table)[1](argument(40, 8))[0]]
+
+
+ALLOWED = {"f": "f", "i": "iu", "n": "fiu", "x": "iub", "b": "b", "a": "fiub"}
+KINDS = {"f": float32, "i": int32, "u": uint32, "b": bool_}
+
+
+def every_row():
+    """For each dtype category, each row of the op table that takes it; they share kernels through a row of their own."""
+    for category, dtype in KINDS.items():
+        operands, flags = [vk.stop_gradient(argument(64, dtype=dtype)) for _ in range(2)], argument(64, dtype=bool_)
+        for op in OPS.values():
+            if category in ALLOWED[next((t for t in op.types[: op.arity] if t != "b"), "b")]:
+                condition = [flags] if op.types[0] == "b" and op.arity == 3 else []
+                yield operands[0]._map(op.name, *condition, *operands[: op.arity - len(condition)])
+
+
+X, W, B = argument(6, 200), argument(200, 40), argument(40)
+
+GRAPHS = {
+    "expr": lambda: [vk.where(X > 0.0, vk.exp(X), 0.25) + vk.transpose(argument(200, 6))],
+    "views": lambda: [vk.concatenate([X[:, ::-2], vk.pad(X[:, :50], [(0, 0), (50, 0)])], axis=1) * vk.arange(200)],
+    "softmax": lambda: [vk.softmax(X * 2 + argument(200))],
+    "norms": lambda: [vk.rms_norm(X, argument(200)), vk.layer_norm(X)],
+    "sums": lambda: [vk.sum(X, axis=0), vk.sum(X, axis=1), vk.sum(X), vk.max(X), vk.min(X, axis=0), vk.mean(X)],
+    "long": lambda: [vk.sum(argument(70000)), vk.max(argument(3, 40000), axis=1)],
+    "matmul": lambda: [vk.gelu(X @ W + B)],
+    "product": lambda: [vk.relu(X @ W + B)],
+    "heads": lambda: [vk.transpose(argument(2, 9, 3, 20), (0, 2, 1, 3)) @ vk.transpose(argument(2, 9, 3, 20), (0, 2, 3, 1))],
+    "thin": lambda: [argument(1, 300) @ argument(300, 2)],
+    "take": lambda: [vk.take(argument(50, 8), argument(40, dtype=uint32)), argument(5, dtype=bool_) & argument(5, dtype=bool_)],
+    "scatter": embedding_gradient,
+    "gradients": lambda: list(vk.grad(lambda x, w: vk.sum(vk.silu(vk.rms_norm(x) @ w)), (0, 1))(X, W)),
+}
+
+
+def specs(name):
+    return [step.spec for step in schedule(cut_folds([r.node for r in GRAPHS[name]()]))]
+
+
+def rendered(name):
+    """(spec, schedule, strategies, GLSL) of every variant of a graph's kernels."""
+    for spec in specs(name):
+        schedules = {s for target in TARGETS for s in spec.schedules(target)}
+        for one in sorted(schedules, key=repr):
+            yield spec, one, (), render(spec, one, ())
+        first = spec.schedules(TARGETS[0])[0]
+        yield spec, first, SOFTWARE, render(spec, first, SOFTWARE)
+
+
+def without_library(text):
+    """A shader's own part: the include is one file, tested by itself."""
+    library = resources.read("shaders", "numerics.glsl")
+    assert library.strip() in text
+    return text.replace(library.strip(), "// numerics.glsl")
+
+
+# ---- golden files
+
+
+def test_a_kernel_is_rendered_as_recorded(golden):
+    (spec,) = specs("expr")
+    golden("expr.comp", without_library(render(spec, spec.schedules(TARGETS[0])[0], ())))
+
+
+@pytest.mark.parametrize(
+    ("graph", "target", "name"),
+    [
+        ("softmax", 0, "fold_by_invocation"),
+        ("softmax", 1, "fold_by_workgroup"),
+        ("product", 0, "matmul_direct"),
+        ("product", 1, "matmul_staged"),
+        ("views", 0, "expr_views"),
+    ],
+)
+def test_each_family_is_rendered_as_recorded(golden, graph, target, name):
+    (spec,) = specs(graph)
+    golden(f"{name}.comp", without_library(render(spec, spec.schedules(TARGETS[target])[0], ())))
+
+
+def test_scatter_stages_are_rendered_as_recorded(golden):
+    for spec in specs("scatter"):
+        golden(f"scatter_{spec.stage}.comp", without_library(render(spec, spec.schedules(TARGETS[0])[0], ())))
+
+
+def test_a_defined_function_is_printed_as_recorded(golden):
+    golden("silu.glsl", "\n\n".join(glsl.functions(["silu"])) + "\n")
+
+
+def test_specs_are_printed_as_recorded(golden):
+    golden("specs.txt", "\n".join(spec.text() for name in ("softmax", "product", "views") for spec in specs(name)))
+
+
+def test_kernel_keys_are_as_recorded(golden):
+    """A refactor changes no shader; a change of this list is deliberate and says why."""
+    library = resources.read("shaders", "numerics.glsl")
+    lines = [f"{hashlib.sha256(library.encode()).hexdigest()} numerics.glsl"]
+    for name in GRAPHS:
+        for spec, one, defines, text in rendered(name):
+            label = spec.text().split("\n", 1)[0].strip()
+            digest = hashlib.sha256(without_library(text).encode()).hexdigest()
+            lines.append(f"{digest} {name}: {label} | {one} | {'software' if defines else 'native'}")
+    golden("kernels.txt", "\n".join(lines) + "\n")
+
+
+# ---- SPIR-V
+
+
+@cache
+def all_shaders():
+    texts = {text: name for name in GRAPHS for _, _, _, text in rendered(name)}
+    results = [r.node for r in every_row()]
+    rows = [step for k in range(0, len(results), 8) for step in schedule(results[k : k + 8])]
+    for defines in ((), SOFTWARE):
+        texts |= {render(s.spec, s.spec.schedules(TARGETS[0])[0], defines): "row" for s in rows}
+    requests = [ShaderRequest(text, text, "test", label) for text, label in texts.items()]
+    return requests, compile_many(requests)
+
+
+def test_every_float_instruction_has_no_contraction():
+    requests, compiled = all_shaders()
+    assert len(requests) > 100
+    for request, spirv in zip(requests, compiled, strict=True):
+        assert undecorated_float_ops(np.frombuffer(spirv, "<u4").tolist()) == [], request.label
+
+
+@pytest.mark.skipif(shutil.which("spirv-val") is None, reason="spirv-val is not installed")
+def test_all_shaders_are_valid(tmp_path):
+    for k, spirv in enumerate(all_shaders()[1]):
+        (tmp_path / f"{k}.spv").write_bytes(spirv)
+    for path in sorted(tmp_path.iterdir()):
+        done = subprocess.run(["spirv-val", "--target-env", "vulkan1.1", path], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{all_shaders()[0][int(path.stem)].label}: {done.stderr}"
+
+
+def test_no_shader_trusts_what_compilers_break():
+    forbidden = re.compile(r"\b(fma|isnan|isinf|mix|dot|inversesqrt|mod|pow|exp|exp2|log|log2|sin|cos|tan|tanh)\s*\(")
+    sources = [r.glsl for r in all_shaders()[0]]
+    for folder, ending in (("templates", ".j2"), ("shaders", ".glsl")):
+        sources += [p.read_text() for p in resources.folder(folder).iterdir() if p.name.endswith(ending)]
+    for text in sources:
+        code = re.sub(r"//[^\n]*", "", text)
+        assert forbidden.search(code) is None, forbidden.search(code)
+
+
+def test_every_row_of_the_table_prints():
+    assert len(list(every_row())) > len(OPS)
+
+
+# ---- the printer
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "text"),
+    [
+        (1.0, float32, "1.0"), (0.1, float32, "0.1"), (1000015.0, float32, "1000015.0"), (1000025.0, float32, "1000025.0"),
+        (np.inf, float32, "uintBitsToFloat(0x7f800000u)"), (-5, int32, "-5"), (-(2**31), int32, "int(0x80000000u)"),
+        (7, uint32, "7u"), (2**32 - 1, uint32, "0xffffffffu"), (True, bool_, "true"),
+    ],
+)  # fmt: skip
+def test_literals(value, dtype, text):
+    bits = int(np.array(value, np.int64).astype(dtype.numpy).view(np.uint32)) if dtype.category in "iu" else None
+    if bits is None:
+        bits = int(value) if dtype is bool_ else int(np.float32(value).view(np.uint32))
+    assert glsl.literal(bits, dtype) == text
+
+
+def test_literals_read_back_as_the_same_bits():
+    rng = np.random.default_rng(0)
+    for bits in [*rng.integers(0, 2**32, 3000), *np.float32(rng.uniform(-1e8, 1e8, 2000)).view(np.uint32)]:
+        text = glsl.literal(int(bits), float32)
+        if "uintBitsToFloat" in text:
+            assert f"0x{int(bits):08x}u" in text
+        else:
+            assert int(np.float32(float(text)).view(np.uint32)) == bits
+
+
+def test_affine_indices_are_printed_without_negative_numbers():
+    assert glsl.affine(Affine(0, (0, 0)), ["i", "j"]) == "0u"
+    assert glsl.affine(Affine(3, (1, 20)), ["i", "j"], "base") == "base + i + j * 20u + 3u"
+    assert glsl.affine(Affine(-1, (-2, 1)), ["i", "j"]) == "0u - i * 2u + j - 1u"

@@ -1,0 +1,73 @@
+"""Choosing devices, the context, storages; forced strategies make a device of their own."""
+
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import vkdnn as vk
+from vkdnn.errors import DeviceError
+
+
+def test_arrays_live_on_the_innermost_device():
+    with vk.device("cpu") as cpu:
+        assert vk.current_device() is cpu and vk.array([1.0]).device is cpu
+        with vk.device() as other:
+            assert vk.array([1.0]).device is other and other is not cpu
+        assert vk.current_device() is cpu
+    assert vk.current_device() is vk.device()
+
+
+def test_the_reference_needs_no_vulkan(tmp_path):
+    program = (
+        "import vkdnn as vk, sys\n"
+        "print(vk.grad(lambda x: vk.sum(vk.softmax(x) * x))(vk.array([1.0, 2.0])).numpy().tolist())\n"
+        "assert 'kp' not in sys.modules\n"
+    )
+    environment = {"VKDNN_DEVICE": "cpu", "VK_DRIVER_FILES": "/nowhere", "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    with vk.device("cpu"):
+        slope = vk.grad(lambda x: vk.sum(vk.softmax(x) * x))(vk.array([1.0, 2.0])).numpy().tolist()
+    assert done.stdout.strip() == str(slope)
+
+
+def test_selectors(monkeypatch):
+    assert vk.device("CPU") is vk.device("reference") is vk.device("cpu")
+    first = vk.devices()[0]
+    assert vk.device(str(first.index)) is vk.device(first.name)
+    monkeypatch.setenv("VKDNN_DEVICE", "cpu")
+    assert vk.device() is vk.device("cpu") and vk.current_device() is vk.device("cpu")
+    with pytest.raises(DeviceError, match="no such thing"):
+        vk.device("no such thing")
+
+
+def test_each_choice_of_strategies_is_a_device_of_its_own(monkeypatch):
+    plain = vk.device()
+    monkeypatch.setenv("VKDNN_STRATEGIES", "division=remainder,subnormals=software")
+    forced = vk.device()
+    assert "VKDNN_DIVIDE_REMAINDER" in forced.defines and "VKDNN_SUBNORMALS_SOFTWARE" in forced.defines
+    with forced:
+        quotient = (vk.array([1.0, 2.0**-126]) / 3.0).numpy()
+    assert quotient.tolist() == [float(np.float32(1) / np.float32(3)), 0]
+    monkeypatch.delenv("VKDNN_STRATEGIES")
+    assert vk.device() is plain
+
+
+def test_each_thread_has_its_own_context():
+    seen = []
+    with vk.device("cpu"):
+        thread = threading.Thread(target=lambda: seen.append(vk.current_device()))
+        thread.start()
+        thread.join()
+    assert seen == [vk.device()]
+
+
+def test_arrays_move_between_devices():
+    with vk.device("cpu") as cpu:
+        x = vk.array([1.0, 2.0]) * 2
+    y = vk.array(x, device=vk.device())
+    assert y.device is vk.device() and vk.array(y, device=cpu).device is cpu
+    assert (y + 1).numpy().tolist() == [3, 5] and vk.array(x, device=cpu) is x

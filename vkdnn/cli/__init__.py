@@ -1,0 +1,51 @@
+"""The vkdnn command: devices, train, generate, show.
+
+It must never show a traceback for an error of vkdnn's own, nor mix anything into JSON on standard output.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import vkdnn
+from vkdnn.cli import devices, generate, show, train
+from vkdnn.cli.console import Commands
+
+app = typer.Typer(
+    cls=Commands,
+    name="vkdnn",
+    help="Neural networks on Vulkan devices, with the same bits on each of them and on the NumPy reference.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"vkdnn {vkdnn.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+app.command("devices", epilog=devices.EXAMPLES)(devices.devices)
+app.command("train", epilog=train.EXAMPLES)(train.train)
+app.command("generate", epilog=generate.EXAMPLES)(generate.generate)
+app.command("show", epilog=show.EXAMPLES)(show.show)
+
+
+def main() -> None:
+    """The entry point of the command."""
+    app()

@@ -1,0 +1,86 @@
+"""What the commands share: consoles, errors as one line, the choice of a device.
+
+It must never swallow an error that is not vkdnn's own or the system's.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from typer.core import TyperGroup
+
+import vkdnn as vk
+from vkdnn.errors import DeviceError, VkdnnError
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells count
+
+DeviceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        "-d",
+        metavar="DEVICE",
+        help="An index, a kind (discrete, integrated, virtual, software), part of a name, or [bold]cpu[/], "
+        "the NumPy reference. Default: VKDNN_DEVICE, else the best Vulkan device.",
+    ),
+]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print the result as JSON, everything else on stderr.")
+]
+
+
+class Commands(TyperGroup):
+    """The group of all commands: an error of vkdnn or the system is one line on stderr and exit status 1."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise  # whoever read the output has had enough: Typer ends quietly
+        except (VkdnnError, OSError) as error:
+            complain(error)
+            raise typer.Exit(1) from None
+        except KeyboardInterrupt:
+            Console(stderr=True).print("interrupted")
+            raise typer.Exit(INTERRUPTED) from None
+
+
+def complain(error: BaseException) -> None:
+    """An error as a line on stderr, never wrapped."""
+    Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
+
+
+def output(as_json: bool = False) -> Console:
+    """Where people's output goes: stdout, or stderr when stdout is for JSON."""
+    return Console(stderr=as_json, highlight=False, soft_wrap=True)
+
+
+def print_json(value: Any) -> None:
+    """The result of a command, alone on stdout."""
+    json.dump(value, sys.stdout, indent=2)
+    sys.stdout.write("\n")
+
+
+def find_device(selector: str | None) -> vk.Device:
+    """The device of --device. Raises DeviceError, with the way out that always exists."""
+    try:
+        return vk.device(selector)
+    except DeviceError as error:
+        raise DeviceError(
+            f"{error}. Or use --device cpu, the NumPy reference, which needs no Vulkan"
+        ) from None
+
+
+def short_name(device: vk.Device) -> str:
+    """A device's name without what stands in brackets."""
+    return device.name.split(" (")[0]
+
+
+def printable(text: str) -> str:
+    """Text that cannot move the cursor or colour the terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)

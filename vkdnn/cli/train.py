@@ -1,0 +1,162 @@
+"""vkdnn train: train a language model on text, show what it learned, and prove its bits.
+
+It must never leave a run without saying where its checkpoint is and whether its bits are the reference's.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vkdnn.cli.console import DeviceOption, JsonOption, find_device, output
+from vkdnn.cli.train_run import Run
+from vkdnn.cli.train_verify import run_verify
+from vkdnn.errors import ArgumentError
+from vkdnn.nn import RAPTConfig
+from vkdnn.train import Corpus, Job, load_text, sample_text, standard_library
+
+DEFAULT_SECONDS = (
+    240.0  # of the run with no options: with set-up, sample and parity check it stays under 5 minutes
+)
+
+EXAMPLES = """\
+[bold]Examples[/]
+
+  vkdnn train                    write Python, from its standard library
+
+  vkdnn train --text book.txt    any UTF-8 file or folder
+
+  vkdnn train --steps 2000 --out runs/long --device discrete
+
+  vkdnn train --verify 20        device and reference, 20 steps: one digest
+
+  vkdnn train --verify 20 --device cpu    the reference's digest alone
+
+Ctrl-C ends the run after the step at hand and keeps the checkpoint.
+
+Exit status: 0 done, 1 error or differing bits, 2 wrong usage, 130 Ctrl-C."""
+
+_DEFAULT = Job()
+
+
+def train(
+    text: Annotated[
+        Path | None,
+        typer.Option(
+            "--text",
+            "-t",
+            metavar="PATH",
+            help="A UTF-8 file or a folder. Default: the Python standard library.",
+        ),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            "--steps",
+            "-n",
+            min=1,
+            metavar="N",
+            help=f"Steps to train. Default: {_DEFAULT.steps}, fewer if they take {DEFAULT_SECONDS:.0f} s.",
+        ),
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option("--time", min=0.0, metavar="SECONDS", help="End after the step that passes this."),
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, metavar="N", help="Windows of text a step.")] = _DEFAULT.batch,
+    length: Annotated[int, typer.Option(min=1, metavar="N", help="Bytes a window.")] = _DEFAULT.length,
+    width: Annotated[
+        int, typer.Option(min=2, metavar="N", help="Width of the model.")
+    ] = _DEFAULT.config.width,
+    layers: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Blocks of the model.")
+    ] = _DEFAULT.config.layers,
+    heads: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Attention heads a block.")
+    ] = _DEFAULT.config.heads,
+    order: Annotated[
+        str,
+        typer.Option(metavar="ORDER", help="Order of the scans: [bold]sequential[/] or [bold]chunked[/]."),
+    ] = _DEFAULT.config.order,
+    learning_rate: Annotated[float, typer.Option(metavar="X", help="The highest.")] = _DEFAULT.learning_rate,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of parameters and batches.")] = _DEFAULT.seed,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", metavar="FOLDER", help="Folder for the results. Default: runs/DATE-TIME."
+        ),
+    ] = None,
+    device: DeviceOption = None,
+    verify: Annotated[
+        int | None,
+        typer.Option(
+            "--verify",
+            min=1,
+            metavar="STEPS",
+            help="Train nothing: run this many steps on the device and on the reference and compare SHA-256 "
+            "over all parameters and optimizer state. Default text: the one that ships with vkdnn.",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Train a RAPT language model on text."""
+    if verify is not None and any(x is not None for x in (steps, seconds, out)):
+        raise typer.BadParameter(
+            "runs steps of its own and writes no files; leave out --steps, --time and --out",
+            param_hint="--verify",
+        )
+    config = _config(width, layers, heads, order)
+    job = Job(config, steps or _DEFAULT.steps, batch, length, learning_rate, seed)
+    corpus = _corpus(text, verify is not None)
+    corpus.check(length)
+    console = output(as_json)
+    if verify is not None:
+        run_verify(job, corpus, find_device(device), verify, console, as_json)
+        return
+    if seconds is None and steps is None:
+        seconds = DEFAULT_SECONDS
+    chosen = find_device(device)
+    Run(job, corpus, chosen, _folder(out), console, as_json, seconds).go()
+
+
+def _config(width: int, layers: int, heads: int, order: str) -> RAPTConfig:
+    if order not in ("sequential", "chunked"):
+        raise typer.BadParameter(f"got {order!r}, expected sequential or chunked", param_hint="--order")
+    if width % (2 * heads):
+        raise typer.BadParameter(
+            f"got {width}, expected a multiple of twice the heads ({2 * heads}): positions turn pairs of "
+            "each head's elements",
+            param_hint="--width",
+        )
+    default, head = _DEFAULT.config, width // heads
+    config = replace(default, layers=layers, order=order)
+    if (width, heads) == (default.width, default.heads):
+        return config
+    hidden = width * default.hidden // default.width
+    return replace(config, width=width, heads=heads, key_width=head, value_width=head, hidden=hidden)
+
+
+def _corpus(text: Path | None, fixed: bool) -> Corpus:
+    if text is not None:
+        return load_text(text)
+    return sample_text() if fixed else standard_library()
+
+
+def _folder(out: Path | None) -> Path:
+    """The folder of this run, made now, so that what is wrong with it shows before training."""
+    folder = out or Path("runs", datetime.now().strftime("%Y%m%d-%H%M%S"))
+    if folder.is_dir() and any(folder.iterdir()):
+        if out is None:
+            time.sleep(1.0)  # another run began in this second
+            return _folder(None)
+        raise ArgumentError(f"--out: {folder} is not empty; name a new folder, or remove what it holds")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArgumentError(f"--out: cannot make {folder} ({error.strerror}); name another folder") from error
+    return folder

@@ -1,0 +1,201 @@
+"""A training run as a person watches it: progress, results, the files of the run.
+
+It must never write to stdout what is not the result when the result is JSON.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+import vkdnn as vk
+from vkdnn.cli.console import INTERRUPTED, print_json, printable, short_name
+from vkdnn.cli.train_verify import verdict
+from vkdnn.nn import RAPTModel
+from vkdnn.train import Corpus, Job, Parity, State, Stop, Trainer, compare, generate, plot_losses, run_steps
+from vkdnn.train.decode import CHECKPOINT_NAME
+
+PARITY_STEPS = 3  # of the run, done again on the reference
+SAVE_SECONDS = 60.0  # between checkpoints
+LAST = 10  # steps whose mean is reported as the loss: a single batch says little
+SAMPLE_PROMPT = b"def "
+SAMPLE_BYTES = 240
+
+
+class Run:
+    """One run: go() trains, then prints and writes what came of it."""
+
+    def __init__(
+        self,
+        job: Job,
+        corpus: Corpus,
+        device: vk.Device,
+        folder: Path,
+        console: Console,
+        as_json: bool,
+        seconds: float | None,
+    ):
+        self.job, self.corpus, self.device, self.folder = job, corpus, device, folder
+        self.console, self.as_json, self.seconds = console, as_json, seconds
+        self.checkpoint = folder / CHECKPOINT_NAME
+        self.early: State | None = None  # after the first steps, for the parity check
+        self.first_done = 0.0  # when the first step, with its compiling, was done
+        self.rate = 0.0  # tokens a second
+
+    def go(self) -> None:
+        """Raises typer.Exit: 1 when bits differ from the reference's, 130 after Ctrl-C."""
+        trainer = Trainer(self.job, self.corpus, self.device, self._compiled)
+        config, count = self.job.config, trainer.parameter_count
+        self._line("model", f"RAPT, {config.layers} layers of width {config.width}, {count:,} parameters")
+        self._line("text", str(self.corpus))
+        self._line("device", self.device.name)
+        with Stop() as stop:
+            self._train(trainer, stop)
+            self._write(trainer)
+        losses = trainer.losses
+        loss = sum(losses[-LAST:]) / len(losses[-LAST:])
+        self._line(
+            "loss",
+            f"{losses[0]:.3f} → {loss:.3f} nats a byte, {len(losses)} steps, {self.rate:,.0f} tokens/s",
+        )
+        sample: str | None = None
+        parity: Parity | None = None
+        stopped = stop.asked
+        if stopped:
+            self._line(
+                "stopped", f"by Ctrl-C after step {len(losses)} of {self.job.steps}; the checkpoint is kept"
+            )
+        else:
+            try:
+                sample, parity = self._sample(trainer), self._parity()
+            except KeyboardInterrupt:
+                stopped = True
+                self._line("stopped", "by Ctrl-C after training; the checkpoint is kept")
+        self._line("wrote", f"{self.folder}/: {', '.join(sorted(p.name for p in self.folder.iterdir()))}")
+        if self.as_json:
+            print_json(self._result(losses, loss, sample, parity, stopped))
+        if stopped:
+            raise typer.Exit(INTERRUPTED)
+        if parity is not None and not parity.equal:
+            raise typer.Exit(1)
+
+    # ---- training
+
+    def _train(self, trainer: Trainer, stop: Stop) -> None:
+        steps, terminal = self.job.steps, self.console.is_terminal
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(None),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeRemainingColumn(),
+        )
+        begun = saved = time.monotonic()
+        with Progress(
+            *columns, console=self.console, transient=True, disable=not terminal, expand=True
+        ) as bar:
+            self.bar, self.task = bar, bar.add_task("compiling", total=None, note="")
+            for number in range(1, steps + 1):
+                try:
+                    loss = trainer.step()
+                except KeyboardInterrupt:  # before the first step is done, or Ctrl-C twice
+                    self._abandon(number)
+                now = time.monotonic()
+                if number == 1:
+                    stop.armed = True
+                    self.first_done = now
+                    bar.update(self.task, description=escape(short_name(self.device)[:16]), total=steps)
+                else:
+                    tokens = (number - 1) * self.job.batch * self.job.length
+                    self.rate = tokens / max(now - self.first_done, 1e-9)
+                note = f"loss {loss:.3f}" + (f"  {self.rate:,.0f} tokens/s" if number > 1 else "")
+                bar.update(self.task, completed=number, note=note)
+                if not terminal and number * 10 // steps > (number - 1) * 10 // steps:
+                    self._line("step", f"{number} of {steps}, {note}")
+                if number == min(PARITY_STEPS, steps) and self.device.kind != "reference":
+                    self.early = State.of(trainer)
+                if now - saved > SAVE_SECONDS:
+                    trainer.save(self.checkpoint)
+                    saved = now
+                if stop.asked or (self.seconds is not None and now - begun > self.seconds):
+                    break
+
+    def _abandon(self, number: int) -> NoReturn:
+        if self.checkpoint.exists():
+            self._line("stopped", f"in step {number}; an earlier checkpoint is kept in {self.checkpoint}")
+        else:
+            self._line("stopped", f"in step {number}; there is no checkpoint yet")
+            self.folder.rmdir()
+        raise typer.Exit(INTERRUPTED)
+
+    def _compiled(self, done: int, total: int, label: str) -> None:
+        self.bar.update(self.task, completed=done, total=total, note="kernels")
+        if done == total and not self.console.is_terminal:
+            self._line("compiled", f"{total} kernels")
+
+    # ---- results
+
+    def _write(self, trainer: Trainer) -> None:
+        trainer.save(self.checkpoint)
+        with open(self.folder / "loss.csv", "w", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(("step", "loss"))
+            table.writerows(enumerate(trainer.losses, 1))
+        title = f"{self.corpus.name}, {short_name(self.device)}"
+        plot_losses(self.folder / "loss.png", trainer.losses, title, math.log(self.job.config.vocab))
+
+    def _sample(self, trainer: Trainer) -> str:
+        with self.console.status("writing a sample"):
+            made = bytes(generate(RAPTModel(self.job.config), trainer.params, SAMPLE_PROMPT, SAMPLE_BYTES))
+        sample = (SAMPLE_PROMPT + made).decode(errors="replace")
+        (self.folder / "sample.txt").write_text(sample + "\n", encoding="utf-8")
+        self._line("sample", "")
+        for line in printable(sample).splitlines():
+            self.console.print(f"  [dim]│[/] {escape(line)}")
+        return sample
+
+    def _parity(self) -> Parity | None:
+        """The first steps of this run again on the reference."""
+        if self.early is None:
+            self._line("parity", "trained on the reference itself")
+            return None
+        steps = len(self.early.losses)
+        with self.console.status("repeating the first steps on the reference"):
+            truth = run_steps(self.job, self.corpus, vk.device("cpu"), steps)
+        parity = compare(self.device.name, self.early, truth)
+        self._line("parity", "the first steps again on the NumPy reference:")
+        self.console.print(f"  {parity.digest}  {short_name(self.device)}", markup=False)
+        self.console.print(f"  {parity.reference}  reference", markup=False)
+        self.console.print(f"  {verdict(parity)}")
+        return parity
+
+    def _result(
+        self, losses: list[float], loss: float, sample: str | None, parity: Parity | None, interrupted: bool
+    ) -> dict[str, Any]:
+        found: dict[str, Any] | None = None
+        if parity is not None:
+            found = {"steps": parity.steps, "digest": parity.digest, "reference": parity.reference}
+            found["equal"] = parity.equal
+        return {
+            "device": self.device.name,
+            "steps": len(losses),
+            "first_loss": losses[0],
+            "loss": loss,
+            "tokens_per_second": self.rate,
+            "folder": str(self.folder),
+            "checkpoint": str(self.checkpoint),
+            "sample": sample,
+            "parity": found,
+            "interrupted": interrupted,
+        }
+
+    def _line(self, name: str, text: str) -> None:
+        self.console.print(f"[bold]{name:<9}[/]{escape(text)}")
