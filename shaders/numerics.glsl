@@ -5,6 +5,15 @@
 //   VKDNN_SQRT_REMAINDER       its square root is not: the same
 // Contraction is forbidden later, on the SPIR-V. Tests for NaN look at bits: compilers delete isnan().
 
+// Zeros that no compiler can know: some drop a known zero from x + 0.0 or make x * 0.0 zero, as if zeros had no sign.
+// A kernel defines ZERO_BITS by something that is 0 at run time.
+#ifndef ZERO_BITS
+#define ZERO_BITS 0u
+#endif
+#define ZERO uintBitsToFloat(ZERO_BITS)
+#define NEGATIVE_ZERO uintBitsToFloat(0x80000000u | ZERO_BITS)
+float veiled(float x) { return uintBitsToFloat(floatBitsToUint(x) | ZERO_BITS); }  // x, which may be a known zero
+
 // ---- bits
 
 uint bits_to_uint(float x) { return floatBitsToUint(x); }
@@ -21,7 +30,7 @@ bool is_finite(float x) { return magnitude_bits(x) < 0x7f800000u; }
 
 uint flush_bits(uint u) { return (u & 0x7f800000u) == 0u ? u & 0x80000000u : u; }
 float flush(float x) { return uintBitsToFloat(flush_bits(floatBitsToUint(x))); }
-float bits_to_float(uint u) { return uintBitsToFloat(flush_bits(u)); }
+float bits_to_float(uint u) { return uintBitsToFloat(flush_bits(u) | ZERO_BITS); }
 float bits_to_float(int i) { return bits_to_float(uint(i)); }
 float bits_to_float(float x) { return x; }
 
@@ -133,9 +142,9 @@ float ceil_(float x) { float t = trunc_(x); return t < x ? t + 1.0 : t; }
 // ---- conversion
 
 // Two exact halves and one rounding: a device's own conversion of wide integers need not round to nearest.
-float to_float(uint x) { return float(x >> 16) * 65536.0 + float(x & 0xffffu); }
-float to_float(int x) { return float(x >> 16) * 65536.0 + float(x & 0xffff); }
-float to_float(bool x) { return x ? 1.0 : 0.0; }
+float to_float(uint x) { return veiled(float(x >> 16) * 65536.0 + float(x & 0xffffu)); }
+float to_float(int x) { return veiled(float(x >> 16) * 65536.0 + float(x & 0xffff)); }
+float to_float(bool x) { return x ? 1.0 : ZERO; }
 float to_float(float x) { return x; }
 
 // Truncated and saturated, NaN gives 0; the conversion itself only sees values that fit.

@@ -19,11 +19,13 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-golden", action="store_true", help="write tests/golden anew from what is rendered now")
+    parser.addoption(
+        "--update-golden", action="store_true", help="write tests/golden anew from what is rendered now"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Before any test runs, in the main process and in each xdist worker: the user's own store stays untouched.
+    # Before any test runs, in the main process and in each worker: the user's own store stays untouched.
     config.stash[_store] = tempfile.mkdtemp(prefix="vkdnn-test-store-")
     os.environ["VKDNN_CACHE_DIR"] = config.stash[_store]
 
@@ -37,7 +39,7 @@ _store = pytest.StashKey[str]()
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Any:
-    """``golden(name, text)`` compares with tests/golden/name; ``pytest --update-golden`` writes it instead."""
+    """``golden(name, text)`` compares with tests/golden/name; ``--update-golden`` writes it instead."""
 
     def check(name: str, text: str) -> None:
         path = GOLDEN / name
@@ -51,9 +53,9 @@ def golden(request: pytest.FixtureRequest) -> Any:
 
 
 def run_both(function: Any, *arrays: Any) -> list[Any]:
-    """``function`` of ``arrays`` (NumPy, put on the device) on the reference and on the default Vulkan device.
+    """``function`` of NumPy ``arrays`` on the reference and on the default Vulkan device.
 
-    Asserts that no bit differs (NaN equals NaN) and gives the reference's results, flattened, as NumPy arrays.
+    Asserts that no bit differs (NaN equals NaN); gives the reference's results, flattened, as NumPy arrays.
     """
     import vkdnn as vk
     from vkdnn import tree

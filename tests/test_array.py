@@ -1,4 +1,4 @@
-"""Arrays: what they are made of, when they are computed, indexing by NumPy's rules, errors that name the argument."""
+"""Arrays: what they are made of and when they are computed; indexing by NumPy's rules; errors."""
 
 import numpy as np
 import pytest
@@ -20,11 +20,19 @@ def test_an_array_is_computed_when_its_value_is_asked_for():
 @pytest.mark.parametrize(
     ("values", "dtype"),
     [
-        (1.5, "float32"), ([1, 2], "int32"), (True, "bool"), (np.float16(2), "float32"), (np.zeros(2), "float32"),
-        (np.zeros(2, np.uint8), "uint32"), (np.zeros(2, np.int64), "int32"), (np.zeros(2, np.uint32), "uint32"),
-        ([[True], [False]], "bool"), (np.arange(6).reshape(2, 3)[:, ::-1], "int32"), (np.zeros((0, 3)), "float32"),
+        (1.5, "float32"),
+        ([1, 2], "int32"),
+        (True, "bool"),
+        (np.float16(2), "float32"),
+        (np.zeros(2), "float32"),
+        (np.zeros(2, np.uint8), "uint32"),
+        (np.zeros(2, np.int64), "int32"),
+        (np.zeros(2, np.uint32), "uint32"),
+        ([[True], [False]], "bool"),
+        (np.arange(6).reshape(2, 3)[:, ::-1], "int32"),
+        (np.zeros((0, 3)), "float32"),
     ],
-)  # fmt: skip
+)
 def test_dtypes_of_what_comes_in(both, values, dtype):
     x = vk.array(values)
     assert str(x.dtype) == dtype and x.shape == np.shape(values)
@@ -41,11 +49,14 @@ def test_what_cannot_be_stored_is_refused(values):
 def test_an_explicit_dtype_converts(both):
     def run():
         return [
-            vk.array([0.5, 0.0, -1.0, np.nan, np.inf], dtype="bool"), vk.array([0, 2, -3], dtype="bool"),
-            vk.array([1.9, -1.9, 3e9, -3e9, np.nan], dtype="int32"), vk.array([1, 2], dtype=vk.float32),
-            vk.array([1.9, -5.0, 5e9], dtype="uint32"), vk.array([True, False], dtype="float32"),
+            vk.array([0.5, 0.0, -1.0, np.nan, np.inf], dtype="bool"),
+            vk.array([0, 2, -3], dtype="bool"),
+            vk.array([1.9, -1.9, 3e9, -3e9, np.nan], dtype="int32"),
+            vk.array([1, 2], dtype=vk.float32),
+            vk.array([1.9, -5.0, 5e9], dtype="uint32"),
+            vk.array([True, False], dtype="float32"),
             ~vk.array([2.0, 0.0], dtype="bool"),
-        ]  # fmt: skip
+        ]
 
     found = both(run)
     assert found[0].tolist() == [True, False, True, True, True] and found[1].tolist() == [False, True, True]
@@ -55,7 +66,9 @@ def test_an_explicit_dtype_converts(both):
         vk.array([1.0], dtype="float64")
 
 
-@pytest.mark.parametrize("make", [lambda: vk.array([2**40], dtype="int32"), lambda: vk.full(2, 2**40, "int32")])
+@pytest.mark.parametrize(
+    "make", [lambda: vk.array([2**40], dtype="int32"), lambda: vk.full(2, 2**40, "int32")]
+)
 def test_integers_that_do_not_fit_are_refused(make):
     with pytest.raises(DtypeError, match=str(2**40)):
         make()
@@ -100,7 +113,7 @@ def test_constants_cost_no_memory():
     assert vk.full((2, 1), -1.5).numpy().tolist() == [[-1.5], [-1.5]]
     assert vk.arange(4).numpy().tolist() == [0, 1, 2, 3] and vk.arange(0).shape == (0,)
     for make in (lambda: vk.full((-1,), 0.0), lambda: vk.arange(-1)):
-        with pytest.raises(ShapeError, match="negative|-1"):
+        with pytest.raises(ShapeError, match=r"negative|-1"):
             make()
 
 
@@ -117,10 +130,28 @@ def test_an_expression_of_constants_lives_on_every_device():
 
 X = np.arange(60).reshape(3, 4, 5)
 KEYS = [
-    np.s_[1], np.s_[-1], np.s_[0, 1, 2], np.s_[:, 1], np.s_[..., 0], np.s_[..., -1, :], np.s_[1:, ::2, ::-1], np.s_[::-2, 3:0:-2],
-    np.s_[None], np.s_[:, None, 1], np.s_[..., None], np.s_[0, ..., None, 1], np.s_[5:], np.s_[2:1], np.s_[:, :, 10:], np.s_[()],
-    np.s_[-2:, -3:-1], np.s_[np.int64(1), np.int32(2)], np.s_[:, ::-1][0:2], np.s_[np.array([2, 0])], np.s_[[1, 1]],
-]  # fmt: skip
+    np.s_[1],
+    np.s_[-1],
+    np.s_[0, 1, 2],
+    np.s_[:, 1],
+    np.s_[..., 0],
+    np.s_[..., -1, :],
+    np.s_[1:, ::2, ::-1],
+    np.s_[::-2, 3:0:-2],
+    np.s_[None],
+    np.s_[:, None, 1],
+    np.s_[..., None],
+    np.s_[0, ..., None, 1],
+    np.s_[5:],
+    np.s_[2:1],
+    np.s_[:, :, 10:],
+    np.s_[()],
+    np.s_[-2:, -3:-1],
+    np.s_[np.int64(1), np.int32(2)],
+    np.s_[:, ::-1][0:2],
+    np.s_[np.array([2, 0])],
+    np.s_[[1, 1]],
+]
 
 
 def test_indexing_follows_numpy(both):
@@ -216,4 +247,6 @@ def test_joining_numpy_arrays_with_arrays_of_another_device():
     with vk.device():
         assert vk.concatenate([np.zeros(2), x]).numpy().tolist() == [0, 0, 1]
         assert vk.stack([x, np.ones(1)]).numpy().tolist() == [[1], [1]]
-        assert (x + np.ones(1)).numpy().tolist() == [2] and vk.maximum(np.ones(1), x).device is vk.device("cpu")
+        assert (x + np.ones(1)).numpy().tolist() == [2] and vk.maximum(np.ones(1), x).device is vk.device(
+            "cpu"
+        )

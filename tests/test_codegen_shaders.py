@@ -1,4 +1,4 @@
-"""What is rendered: golden GLSL of each family, valid SPIR-V with NoContraction everywhere, and a list of kernel keys."""
+"""What is rendered: golden GLSL of each family, valid SPIR-V with NoContraction, a list of kernel keys."""
 
 import hashlib
 import re
@@ -40,9 +40,12 @@ KINDS = {"f": float32, "i": int32, "u": uint32, "b": bool_}
 
 
 def every_row():
-    """For each dtype category, each row of the op table that takes it; they share kernels through a row of their own."""
+    """For each dtype category, each row of the op table that takes it; neighbours share a kernel."""
     for category, dtype in KINDS.items():
-        operands, flags = [vk.stop_gradient(argument(64, dtype=dtype)) for _ in range(2)], argument(64, dtype=bool_)
+        operands, flags = (
+            [vk.stop_gradient(argument(64, dtype=dtype)) for _ in range(2)],
+            argument(64, dtype=bool_),
+        )
         for op in OPS.values():
             if category in ALLOWED[next((t for t in op.types[: op.arity] if t != "b"), "b")]:
                 condition = [flags] if op.types[0] == "b" and op.arity == 3 else []
@@ -53,16 +56,30 @@ X, W, B = argument(6, 200), argument(200, 40), argument(40)
 
 GRAPHS = {
     "expr": lambda: [vk.where(X > 0.0, vk.exp(X), 0.25) + vk.transpose(argument(200, 6))],
-    "views": lambda: [vk.concatenate([X[:, ::-2], vk.pad(X[:, :50], [(0, 0), (50, 0)])], axis=1) * vk.arange(200)],
+    "views": lambda: [
+        vk.concatenate([X[:, ::-2], vk.pad(X[:, :50], [(0, 0), (50, 0)])], axis=1) * vk.arange(200)
+    ],
     "softmax": lambda: [vk.softmax(X * 2 + argument(200))],
     "norms": lambda: [vk.rms_norm(X, argument(200)), vk.layer_norm(X)],
-    "sums": lambda: [vk.sum(X, axis=0), vk.sum(X, axis=1), vk.sum(X), vk.max(X), vk.min(X, axis=0), vk.mean(X)],
+    "sums": lambda: [
+        vk.sum(X, axis=0),
+        vk.sum(X, axis=1),
+        vk.sum(X),
+        vk.max(X),
+        vk.min(X, axis=0),
+        vk.mean(X),
+    ],
     "long": lambda: [vk.sum(argument(70000)), vk.max(argument(3, 40000), axis=1)],
     "matmul": lambda: [vk.gelu(X @ W + B)],
     "product": lambda: [vk.relu(X @ W + B)],
-    "heads": lambda: [vk.transpose(argument(2, 9, 3, 20), (0, 2, 1, 3)) @ vk.transpose(argument(2, 9, 3, 20), (0, 2, 3, 1))],
+    "heads": lambda: [
+        vk.transpose(argument(2, 9, 3, 20), (0, 2, 1, 3)) @ vk.transpose(argument(2, 9, 3, 20), (0, 2, 3, 1))
+    ],
     "thin": lambda: [argument(1, 300) @ argument(300, 2)],
-    "take": lambda: [vk.take(argument(50, 8), argument(40, dtype=uint32)), argument(5, dtype=bool_) & argument(5, dtype=bool_)],
+    "take": lambda: [
+        vk.take(argument(50, 8), argument(40, dtype=uint32)),
+        argument(5, dtype=bool_) & argument(5, dtype=bool_),
+    ],
     "scatter": embedding_gradient,
     "gradients": lambda: list(vk.grad(lambda x, w: vk.sum(vk.silu(vk.rms_norm(x) @ w)), (0, 1))(X, W)),
 }
@@ -122,7 +139,10 @@ def test_a_defined_function_is_printed_as_recorded(golden):
 
 
 def test_specs_are_printed_as_recorded(golden):
-    golden("specs.txt", "\n".join(spec.text() for name in ("softmax", "product", "views") for spec in specs(name)))
+    golden(
+        "specs.txt",
+        "\n".join(spec.text() for name in ("softmax", "product", "views") for spec in specs(name)),
+    )
 
 
 def test_kernel_keys_are_as_recorded(golden):
@@ -163,12 +183,16 @@ def test_all_shaders_are_valid(tmp_path):
     for k, spirv in enumerate(all_shaders()[1]):
         (tmp_path / f"{k}.spv").write_bytes(spirv)
     for path in sorted(tmp_path.iterdir()):
-        done = subprocess.run(["spirv-val", "--target-env", "vulkan1.1", path], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["spirv-val", "--target-env", "vulkan1.1", path], capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, f"{all_shaders()[0][int(path.stem)].label}: {done.stderr}"
 
 
 def test_no_shader_trusts_what_compilers_break():
-    forbidden = re.compile(r"\b(fma|isnan|isinf|mix|dot|inversesqrt|mod|pow|exp|exp2|log|log2|sin|cos|tan|tanh)\s*\(")
+    forbidden = re.compile(
+        r"\b(fma|isnan|isinf|mix|dot|inversesqrt|mod|pow|exp|exp2|log|log2|sin|cos|tan|tanh)\s*\("
+    )
     sources = [r.glsl for r in all_shaders()[0]]
     for folder, ending in (("templates", ".j2"), ("shaders", ".glsl")):
         sources += [p.read_text() for p in resources.folder(folder).iterdir() if p.name.endswith(ending)]
@@ -187,13 +211,22 @@ def test_every_row_of_the_table_prints():
 @pytest.mark.parametrize(
     ("value", "dtype", "text"),
     [
-        (1.0, float32, "1.0"), (0.1, float32, "0.1"), (1000015.0, float32, "1000015.0"), (1000025.0, float32, "1000025.0"),
-        (np.inf, float32, "uintBitsToFloat(0x7f800000u)"), (-5, int32, "-5"), (-(2**31), int32, "int(0x80000000u)"),
-        (7, uint32, "7u"), (2**32 - 1, uint32, "0xffffffffu"), (True, bool_, "true"),
+        (1.0, float32, "1.0"),
+        (0.1, float32, "0.1"),
+        (1000015.0, float32, "1000015.0"),
+        (1000025.0, float32, "1000025.0"),
+        (np.inf, float32, "uintBitsToFloat(0x7f800000u)"),
+        (-5, int32, "-5"),
+        (-(2**31), int32, "int(0x80000000u)"),
+        (7, uint32, "7u"),
+        (2**32 - 1, uint32, "0xffffffffu"),
+        (True, bool_, "true"),
     ],
-)  # fmt: skip
+)
 def test_literals(value, dtype, text):
-    bits = int(np.array(value, np.int64).astype(dtype.numpy).view(np.uint32)) if dtype.category in "iu" else None
+    bits = (
+        int(np.array(value, np.int64).astype(dtype.numpy).view(np.uint32)) if dtype.category in "iu" else None
+    )
     if bits is None:
         bits = int(value) if dtype is bool_ else int(np.float32(value).view(np.uint32))
     assert glsl.literal(bits, dtype) == text

@@ -1,4 +1,4 @@
-"""Random graphs of elementwise work, folds, products, gathers and views: the schedule never changes a value."""
+"""Random graphs of elementwise work, folds, products and views: the schedule never changes a value."""
 
 import numpy as np
 from hypothesis import HealthCheck, given, settings
@@ -6,11 +6,27 @@ from hypothesis import strategies as st
 
 import vkdnn as vk
 
-N = 6  # side of the square arrays the graphs work on: every axis is equal, so that every node fits every other
+N = 6  # side of the square arrays: every node fits every other
 KINDS = (
-    "add", "sub", "mul", "where", "scale", "neg", "transpose", "flip", "shift", "sum0", "sum1", "max1", "row", "matmul", "take",
-    "reshape", "gather", "half",
-)  # fmt: skip
+    "add",
+    "sub",
+    "mul",
+    "where",
+    "scale",
+    "neg",
+    "transpose",
+    "flip",
+    "shift",
+    "sum0",
+    "sum1",
+    "max1",
+    "row",
+    "matmul",
+    "take",
+    "reshape",
+    "gather",
+    "half",
+)
 
 
 def test_results_that_share_their_work(both):
@@ -97,7 +113,9 @@ def run(graph):
 
 
 def fast(examples):
-    return settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    return settings(
+        max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    )
 
 
 @fast(300)

@@ -1,4 +1,4 @@
-"""What shares a kernel: the patterns that are one dispatch, those that are more, and nothing computed twice."""
+"""What shares a kernel: patterns of one dispatch and of more; nothing is computed twice."""
 
 import functools
 
@@ -75,7 +75,10 @@ def test_patterns_without_a_rule_still_run(both):
             vk.rms_norm(vk.transpose(x)) @ x,
         ]
 
-    assert all(len(steps(r)) >= 2 for r in run(vk.Array(leaf((6, 8), vk.float32)), vk.Array(leaf((8, 8), vk.float32)))[:5])
+    assert all(
+        len(steps(r)) >= 2
+        for r in run(vk.Array(leaf((6, 8), vk.float32)), vk.Array(leaf((8, 8), vk.float32)))[:5]
+    )
     found = both(run, x, w)
     y = x.astype(float) @ w
     np.testing.assert_allclose(found[2], y @ (w @ w), rtol=1e-4, atol=1e-4)
@@ -84,6 +87,7 @@ def test_patterns_without_a_rule_still_run(both):
 
 
 # ---- graphs of every shape
+
 
 def diamond(x):
     e = vk.exp(x)
@@ -113,7 +117,16 @@ def same_node_twice(x):
 
 
 def no_work(x):
-    return [x, x.reshape(8, 6), vk.zeros((2, 3)), vk.arange(4), vk.full((), 2.5), vk.transpose(x), x[:, 1], x[0:0] + 1]
+    return [
+        x,
+        x.reshape(8, 6),
+        vk.zeros((2, 3)),
+        vk.arange(4),
+        vk.full((), 2.5),
+        vk.transpose(x),
+        x[:, 1],
+        x[0:0] + 1,
+    ]
 
 
 def chain_of_folds(x):
@@ -133,9 +146,16 @@ def mutual_reads(x):
 
 
 GRAPHS = [
-    diamond, product_in_the_middle, shared_by_different_shapes, hard_and_soft_uses, same_node_twice, no_work,
-    chain_of_folds, row_values, mutual_reads,
-]  # fmt: skip
+    diamond,
+    product_in_the_middle,
+    shared_by_different_shapes,
+    hard_and_soft_uses,
+    same_node_twice,
+    no_work,
+    chain_of_folds,
+    row_values,
+    mutual_reads,
+]
 
 
 @pytest.mark.parametrize("graph", GRAPHS, ids=lambda g: g.__name__)
@@ -198,13 +218,29 @@ def test_sizes_of_zero_everywhere(both):
 
     def run(empty, full):
         return [
-            empty * 2, vk.softmax(empty), vk.rms_norm(empty), vk.layer_norm(empty), empty @ vk.transpose(full),
-            vk.concatenate([empty, full]), vk.concatenate([full, empty, full]), vk.concatenate([empty, empty]),
-            vk.sum(empty, 0), vk.sum(empty), full[3:] + 1, full[:, 4:].reshape(0), vk.transpose(empty),
-            vk.pad(empty, [(1, 1), (0, 0)]), vk.broadcast_to(full[:, :1], (3, 0)), vk.take(full, np.zeros((0, 2), np.int32)),
-            full + vk.sum(empty, 0), vk.stack([empty, empty]), vk.flip(empty, 0), *vk.split(empty, 2, axis=1),
-            vk.grad(lambda x: vk.sum(vk.softmax(x)))(empty), vk.grad(lambda x: vk.sum(x[3:]) + vk.sum(x[:1]))(full),
-        ]  # fmt: skip
+            empty * 2,
+            vk.softmax(empty),
+            vk.rms_norm(empty),
+            vk.layer_norm(empty),
+            empty @ vk.transpose(full),
+            vk.concatenate([empty, full]),
+            vk.concatenate([full, empty, full]),
+            vk.concatenate([empty, empty]),
+            vk.sum(empty, 0),
+            vk.sum(empty),
+            full[3:] + 1,
+            full[:, 4:].reshape(0),
+            vk.transpose(empty),
+            vk.pad(empty, [(1, 1), (0, 0)]),
+            vk.broadcast_to(full[:, :1], (3, 0)),
+            vk.take(full, np.zeros((0, 2), np.int32)),
+            full + vk.sum(empty, 0),
+            vk.stack([empty, empty]),
+            vk.flip(empty, 0),
+            *vk.split(empty, 2, axis=1),
+            vk.grad(lambda x: vk.sum(vk.softmax(x)))(empty),
+            vk.grad(lambda x: vk.sum(x[3:]) + vk.sum(x[:1]))(full),
+        ]
 
     found = both(run, empty, full)
     assert [r.shape for r in found[:8]] == [(0, 4), (0, 4), (0, 4), (0, 4), (0, 3), (3, 4), (6, 4), (0, 4)]

@@ -1,4 +1,4 @@
-"""Reductions: the written order (128 lanes, a tree, spans of 32,768) told independently, on both schedules."""
+"""Reductions: the written order (128 lanes, a tree, spans of 32,768) told anew, on both schedules."""
 
 import itertools
 
@@ -36,7 +36,7 @@ def written_fold(op, x):
 
 
 def hard_rows(n, seed=0):
-    """Rows of ordinary, wide, vanishing, negative-zero and hard values; one with a NaN, one with an infinity."""
+    """Ordinary, wide, vanishing, negative-zero and hard rows; one with a NaN, one with an infinity."""
     rng = np.random.default_rng(seed)
     normal = rng.standard_normal(n)
     wide = rng.standard_normal(n) * 2.0 ** rng.integers(-60, 60, n)
@@ -76,10 +76,16 @@ def test_folds_of_every_length(both, forced, n):
         shift = np.where(np.isfinite(top), top, np.float32(0))[:, None]
         scaled = written_fold("add", evaluate("exp", basic.sub(x, shift)))
         wanted = [
-            total, top, least, basic.div(total, np.float32(n)), basic.div(e, written_fold("add", e)[:, None]),
+            total,
+            top,
+            least,
+            basic.div(total, np.float32(n)),
+            basic.div(e, written_fold("add", e)[:, None]),
             basic.add(evaluate("log", scaled), shift[:, 0]),
-        ]  # fmt: skip
-    for name, want, got in zip(("sum", "max", "min", "mean", "softmax", "logsumexp"), wanted, found, strict=True):
+        ]
+    for name, want, got in zip(
+        ("sum", "max", "min", "mean", "softmax", "logsumexp"), wanted, found, strict=True
+    ):
         assert bits_equal(want, got).all(), f"{name} over {n}: rows {np.argwhere(~bits_equal(want, got))[:5]}"
 
 
@@ -88,12 +94,17 @@ AXES = [axes for count in (1, 2, 3) for axes in itertools.combinations(range(3),
 
 def test_folds_over_every_choice_of_axes(both, forced):
     x = hard_rows(3 * 130 * 5)[0].reshape(3, 130, 5)
-    found = both(lambda x: [vk.sum(x * 2, axes, keepdims=True) for axes in AXES] + [vk.sum(x * 2), vk.max(x, (-1, 0))], x)
+    found = both(
+        lambda x: [vk.sum(x * 2, axes, keepdims=True) for axes in AXES] + [vk.sum(x * 2), vk.max(x, (-1, 0))],
+        x,
+    )
     for axes, got in zip(AXES, found, strict=False):
         rest = [a for a in range(3) if a not in axes]
         rows = np.transpose(x, (*rest, *axes)).reshape(int(np.prod([x.shape[a] for a in rest])), -1)
         with exact():
-            want = written_fold("add", rows * np.float32(2)).reshape([1 if a in axes else x.shape[a] for a in range(3)])
+            want = written_fold("add", rows * np.float32(2)).reshape(
+                [1 if a in axes else x.shape[a] for a in range(3)]
+            )
         assert bits_equal(want, got).all(), axes
     assert found[-2].shape == () and bits_equal(found[-2], found[-3].reshape(())).all()
     assert (found[-1] == x.max(axis=(0, 2))).all()
@@ -104,7 +115,15 @@ def test_a_long_fold_along_the_first_axis(both):
     total, scaled = both(lambda x: [vk.sum(x, axis=0), vk.softmax(x * 0.01, axis=0)], x)
     with exact():
         assert bits_equal(total, written_fold("add", x.T)).all()
-    assert abs(scaled[:, 0].sum(dtype=np.float64) - 1) < 1e-5  # a float64 sum of float32 values: not compared by bits
+    assert (
+        abs(scaled[:, 0].sum(dtype=np.float64) - 1) < 1e-5
+    )  # a float64 sum of float32 values: not compared by bits
+
+
+def test_large_numbers_of_rows_stride_over_what_is_left(both, forced):
+    x = np.resize(np.arange(7, dtype=np.float32), (70_000, 2))
+    (total,) = both(lambda x: vk.sum(x, axis=1), x)
+    assert (total == x.sum(axis=1)).all()
 
 
 def test_folds_over_views_and_computed_elements(both, forced):
@@ -139,7 +158,14 @@ def test_folds_over_views_and_computed_elements(both, forced):
 
 def test_stated_values(both):
     def run(nans, logits, long):
-        return [vk.max(nans), vk.min(nans), vk.softmax(logits), vk.layer_norm(long), vk.sum(-vk.zeros(3)), vk.logsumexp(logits)]
+        return [
+            vk.max(nans),
+            vk.min(nans),
+            vk.softmax(logits),
+            vk.layer_norm(long),
+            vk.sum(-vk.zeros(3)),
+            vk.logsumexp(logits),
+        ]
 
     nan, logits, long = np.array([0.0, np.nan]), np.full(12, -200.0), np.array([40000.0, 40001, 40002, 40003])
     top, least, soft, normed, zero, lse = both(run, nan, logits, long)
@@ -197,7 +223,10 @@ def test_gradients_of_folds_agree_with_central_differences(both):
     cases = [
         (lambda x, w: vk.sum(vk.softmax(x) * w), lambda x, w: (np_softmax(x) * w).sum()),
         (lambda x, w: vk.sum(vk.log_softmax(x) * w), lambda x, w: (np.log(np_softmax(x)) * w).sum()),
-        (lambda x, w: vk.sum(vk.logsumexp(x) * w[:, 0]), lambda x, w: (np.log(np.exp(x).sum(-1)) * w[:, 0]).sum()),
+        (
+            lambda x, w: vk.sum(vk.logsumexp(x) * w[:, 0]),
+            lambda x, w: (np.log(np.exp(x).sum(-1)) * w[:, 0]).sum(),
+        ),
         (lambda x, w: vk.sum(vk.layer_norm(x) * w), lambda x, w: (np_norm(x) * w).sum()),
         (
             lambda x, w: vk.sum(vk.rms_norm(x, axis=0) * w),

@@ -5,6 +5,9 @@ import pytest
 from hard_values import HARD_FLOATS, bits_equal
 
 import vkdnn as vk
+from vkdnn.fusion.schedule import schedule
+from vkdnn.ir import build
+from vkdnn.ir.node import leaf
 from vkdnn.kernels.base import Target
 from vkdnn.kernels.matmul import MatmulSpec
 from vkdnn.numerics import basic
@@ -13,10 +16,21 @@ from vkdnn.numerics.flush import exact, flush
 SHAPES = [
     (m, k, n)
     for m, k, n in (
-        (1, 1, 1), (1, 127, 5), (3, 128, 2), (5, 129, 1), (4, 4, 4), (63, 7, 31), (64, 16, 32), (65, 17, 33),
-        (66, 257, 64), (8, 255, 65), (70, 256, 3), (2, 300, 130), (130, 15, 67),
+        (1, 1, 1),
+        (1, 127, 5),
+        (3, 128, 2),
+        (5, 129, 1),
+        (4, 4, 4),
+        (63, 7, 31),
+        (64, 16, 32),
+        (65, 17, 33),
+        (66, 257, 64),
+        (8, 255, 65),
+        (70, 256, 3),
+        (2, 300, 130),
+        (130, 15, 67),
     )
-]  # fmt: skip
+]
 
 
 def written_product(a, b):
@@ -34,23 +48,18 @@ def normal(seed, *shape):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-@pytest.fixture(params=range(3), ids=["direct", "narrow", "staged"])
+def all_schedules():
+    """Every schedule that a product may take on any device."""
+    (step,) = schedule([build.matmul(leaf((9, 9), vk.float32), leaf((9, 9), vk.float32))])
+    targets = Target(software=True), Target(software=False)
+    return list(dict.fromkeys(one for target in targets for one in step.spec.schedules(target)))
+
+
+@pytest.fixture(params=all_schedules(), ids=lambda s: f"{s.rows}x{s.columns}{' staged' if s.stage_k else ''}")
 def forced(request, monkeypatch):
     """Every product of the test takes one schedule."""
-    chosen = {s.stage_k * 100 + s.rows: s for s in all_schedules()}
-    assert len(chosen) == 3
-    schedule = [chosen[8], chosen[1], chosen[1604]][request.param]
-    monkeypatch.setattr(MatmulSpec, "schedules", lambda self, target: (schedule,))
-    return schedule
-
-
-def all_schedules():
-    from vkdnn.fusion.schedule import schedule
-    from vkdnn.ir import build
-    from vkdnn.ir.node import leaf
-
-    (step,) = schedule([build.matmul(leaf((9, 9), vk.float32), leaf((9, 9), vk.float32))])
-    return step.spec.schedules(Target(software=True))
+    monkeypatch.setattr(MatmulSpec, "schedules", lambda self, target: (request.param,))
+    return request.param
 
 
 def test_a_product_has_the_written_order(both):
@@ -95,10 +104,19 @@ def test_operands_as_views(both):
         heads = x.transpose(0, 2, 1, 3)
         padded = np.pad(y[3:], [(3, 0), (1, 1)])
         return [
-            heads @ y, heads @ heads.swapaxes(-1, -2), x @ x.transpose(0, 1, 3, 2), y.T @ x[1, 2].T,
-            x[:, ::-1, 1:8:2] @ y[::-1], x[:, :, :, ::2] @ y[::2, 1:], x.swapaxes(0, 1).reshape(6, 9, 20) @ y,
-            x[0] @ padded, np.exp(x * 0.1) @ np.tanh(y), np.concatenate([x[0, 0], x[1, 1]]) @ y, x @ y[:, 0], y[:, 0] @ y,
-        ]  # fmt: skip
+            heads @ y,
+            heads @ heads.swapaxes(-1, -2),
+            x @ x.transpose(0, 1, 3, 2),
+            y.T @ x[1, 2].T,
+            x[:, ::-1, 1:8:2] @ y[::-1],
+            x[:, :, :, ::2] @ y[::2, 1:],
+            x.swapaxes(0, 1).reshape(6, 9, 20) @ y,
+            x[0] @ padded,
+            np.exp(x * 0.1) @ np.tanh(y),
+            np.concatenate([x[0, 0], x[1, 1]]) @ y,
+            x @ y[:, 0],
+            y[:, 0] @ y,
+        ]
 
     found = both(run, x, y)
     for k, (want, got) in enumerate(zip(truth(x.astype(float), y.astype(float)), found, strict=True)):
@@ -160,7 +178,9 @@ def test_hard_values(both):
     a, b = (flush(rng.permutation(np.resize(calm, 140 * 9))) for _ in range(2))
     a, b = a.reshape(9, 140), b.reshape(140, 9)
     a[2, 139], a[5, 0] = np.nan, np.inf
-    border = [x * np.float32(2.0**-63) for x in (normal(12, 9, 140), normal(13, 140, 9))]  # products about 2**-126
+    border = [
+        x * np.float32(2.0**-63) for x in (normal(12, 9, 140), normal(13, 140, 9))
+    ]  # products about 2**-126
     found = both(lambda *xs: [xs[0] @ xs[1], xs[2] @ xs[3]], a, b, *border)
     with exact():
         assert bits_equal(found[0], written_product(a, b)).all()
@@ -179,14 +199,21 @@ def test_infinity_times_a_padding_lane_is_nothing(both):
 def test_products_are_rounded_before_they_are_added(both):
     a, c = np.float32(1 + 2.0**-12), np.float32(-(1 + 2.0**-11))
     rows, columns = np.array([[a, 1.0]], np.float32), np.array([[a], [c]], np.float32)
-    product, plain, epilogue = both(lambda a, b, r, s: [r @ s, a * a + b, r[:, :1] @ s[:1] + b], a, c, rows, columns)
+    product, plain, epilogue = both(
+        lambda a, b, r, s: [r @ s, a * a + b, r[:, :1] @ s[:1] + b], a, c, rows, columns
+    )
     assert product.item() == plain.item() == epilogue.item() == 0  # fused it would be 2**-24
 
 
 def test_sums_start_from_plus_zero(both):
     """0 + -0 is +0, even where a compiler unrolls the loop and sees the 0 that a sum starts from."""
-    rows, columns = np.array([[-0.0, -1.0], [0.0, -0.0], [1.0, 2.0]], np.float32), np.array([[0.0, -0.0]] * 2, np.float32)
-    found = both(lambda a, b: [a[:, :1] @ b[:1], a @ b, a @ vk.zeros((2, 5)), vk.zeros((5, 3)) @ a], rows, columns)
+    rows, columns = (
+        np.array([[-0.0, -1.0], [0.0, -0.0], [1.0, 2.0]], np.float32),
+        np.array([[0.0, -0.0]] * 2, np.float32),
+    )
+    found = both(
+        lambda a, b: [a[:, :1] @ b[:1], a @ b, a @ vk.zeros((2, 5)), vk.zeros((5, 3)) @ a], rows, columns
+    )
     with exact():
         assert bits_equal(found[0], written_product(rows[:, :1], columns[:1])).all()
         assert bits_equal(found[1], written_product(rows, columns)).all()
@@ -234,3 +261,10 @@ def test_gradients_agree_with_central_differences(both):
 def test_shapes_that_do_not_fit_are_named(left, right, message):
     with pytest.raises(vk.VkdnnError, match=message):
         vk.zeros(left) @ vk.zeros(right)
+
+
+def test_large_batches_stride_over_what_is_left(both):
+    a = np.resize(np.arange(7, dtype=np.float32), (66_000, 1, 2))
+    b = np.resize(np.arange(5, dtype=np.float32), (66_000, 2, 1))
+    (found,) = both(lambda a, b: a @ b, a, b)
+    assert (found == a @ b).all()

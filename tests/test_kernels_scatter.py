@@ -96,7 +96,11 @@ def test_indices_outside_are_clamped_on_the_device(both, dtype):
     def run(table, index, grid):
         along = vk.broadcast_to(index.reshape(6, 1), (6, 4))
         ones = vk.zeros(6) + 1.0
-        return [vk.take(table, index), vk.take_along_axis(grid, along, 0), embedding_gradient(table, index, ones)]
+        return [
+            vk.take(table, index),
+            vk.take_along_axis(grid, along, 0),
+            embedding_gradient(table, index, ones),
+        ]
 
     taken, gathered, added = both(run, table, index, grid)
     assert (taken == table[chosen]).all() and (gathered == grid[chosen]).all()
@@ -123,15 +127,22 @@ def test_take_and_gather_have_the_values_of_numpy(both):
 
     def run(table, index):
         return [
-            vk.take(table, index), vk.take(table, index, axis=1), vk.take(table, index, axis=-1), table[index],
-            vk.take(table[::-1, :, 0], index) * 2, vk.take(vk.exp(table), index[0]),
+            vk.take(table, index),
+            vk.take(table, index, axis=1),
+            vk.take(table, index, axis=-1),
+            table[index],
+            vk.take(table[::-1, :, 0], index) * 2,
+            vk.take(vk.exp(table), index[0]),
             vk.take_along_axis(table, vk.broadcast_to(index[:, :4].reshape(1, 2, 4, 1)[:, 0], (5, 4, 1)), 2),
-            vk.take(table, 2), vk.take(index > 0, index[0] * 0),
-        ]  # fmt: skip
+            vk.take(table, 2),
+            vk.take(index > 0, index[0] * 0),
+        ]
 
     found = both(run, table, index)
     assert (found[0] == table[index]).all() and (found[3] == table[index]).all()
-    assert (found[1] == np.take(table, index, axis=1)).all() and (found[2] == np.take(table, index, axis=-1)).all()
+    assert (found[1] == np.take(table, index, axis=1)).all() and (
+        found[2] == np.take(table, index, axis=-1)
+    ).all()
     assert (found[4] == table[::-1, :, 0][index] * 2).all()
     along = np.broadcast_to(index[0, :4].reshape(1, 4, 1), (5, 4, 1))
     assert (found[6] == np.take_along_axis(table, along, 2)).all()

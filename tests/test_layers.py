@@ -1,4 +1,4 @@
-"""The layers: each package imports from those below it alone, at module level; exceptions inside functions are listed."""
+"""The layers: each package imports from those below it alone; exceptions inside functions are listed."""
 
 import ast
 from pathlib import Path
@@ -32,7 +32,7 @@ LAYERS = (
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
-# Upward imports inside functions: (module, what it imports). Each is a cycle of one concept told in two files.
+# Upward imports inside functions: (module, what it imports). Each is one concept told in two files.
 UPWARD = {
     ("array", "ops"),  # methods of Array are the functions of vkdnn.ops
 }
@@ -77,12 +77,16 @@ def test_every_module_has_a_layer():
     assert {name for name, _ in modules()} <= set(LEVEL)
 
 
-@pytest.mark.parametrize(("name", "path"), list(modules()), ids=lambda p: str(p.relative_to(ROOT)) if isinstance(p, Path) else "")
+@pytest.mark.parametrize(
+    ("name", "path"), list(modules()), ids=lambda p: str(p.relative_to(ROOT)) if isinstance(p, Path) else ""
+)
 def test_modules_import_from_below(name, path):
     for package, late, line in imports(path):
         if LEVEL[package] > LEVEL[name]:
             assert late, f"{path}:{line} imports vkdnn.{package} from above"
-            assert (name, package) in UPWARD, f"{path}:{line} reaches up to vkdnn.{package} inside a function: list it or drop it"
+            assert (name, package) in UPWARD, (
+                f"{path}:{line} reaches up to vkdnn.{package} inside a function: list it or drop it"
+            )
         if LEVEL[package] == LEVEL[name] and package != name:
             assert late, f"{path}:{line} imports vkdnn.{package}, which lies beside it"
 

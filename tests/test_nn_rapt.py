@@ -10,7 +10,7 @@ from vkdnn.checkpoint import digest
 from vkdnn.errors import DtypeError, ShapeError
 from vkdnn.optim import AdamW
 
-SMALL = nn.RAPTConfig(vocab=20, width=16, layers=2, heads=2, key_width=8, value_width=8, hidden=24)
+SMALL = nn.RAPTConfig(vocab=20, width=16, layers=2, heads=2, key_width=8, value_width=8, hidden=16)
 ORDERS = ["sequential", "chunked"]
 
 
@@ -30,7 +30,7 @@ def trainer(model, optimizer):
     def step(params, state, tokens):
         loss, grads = vk.value_and_grad(model.loss)(params, tokens)
         params, state = optimizer.update(params, grads, state)
-        return params, state, loss, grads
+        return params, state, loss
 
     return step
 
@@ -82,8 +82,8 @@ def test_three_training_steps_have_the_same_bits_on_device_and_reference(order):
             step = vk.jit(trainer(model, optimizer), donate_argnums=(0, 1))
             digests = []
             for i in range(3):
-                params, state, loss, grads = step(params, state, tokens_of(2, 10, seed=i))
-                digests.append([digest(x) for x in (loss, grads, params, state)])
+                params, state, loss = step(params, state, tokens_of(2, 68, seed=i))
+                digests.append([digest(x) for x in (loss, params, state)])
             found.append(digests)
     assert found[0] == found[1]
 
@@ -92,12 +92,12 @@ def test_three_training_steps_have_the_same_bits_on_device_and_reference(order):
 @pytest.mark.parametrize("order", ORDERS)
 def test_decoding_gives_the_logits_of_the_whole(order, device):
     model, length = model_of(order), 67  # over one chunk
-    tokens = tokens_of(3, length, seed=4)
+    tokens = tokens_of(2, length, seed=4)
     with vk.device(device):
         params = model.init(seed=5)
         whole = vk.jit(model)(params, tokens).numpy()
         step = vk.jit(model.forward_step, donate_argnums=(2,))
-        state = model.init_state(batch=3)
+        state = model.init_state(batch=2)
         for t in range(length):
             logits, state = step(params, tokens[:, t], state)
             assert logits.numpy().tobytes() == whole[:, t].tobytes(), f"token {t}"
@@ -150,7 +150,7 @@ def test_the_loss_falls_on_a_repeated_text():
         losses = []
         for i in range(60):
             starts = random.integers(7, f"batch.{i}", (4, 1), text.size - 17)
-            params, state, loss, _ = step(params, state, text[starts + np.arange(17)])
+            params, state, loss = step(params, state, text[starts + np.arange(17)])
             losses.append(loss.item())
     assert losses[0] > 2.5 and max(losses[-5:]) < 0.3
 

@@ -1,4 +1,4 @@
-"""Every row of the op table: device = reference in each strategy, and gradients against float64 differences."""
+"""Every row of the op table: device = reference in each strategy; gradients against differences."""
 
 import numpy as np
 import pytest
@@ -62,7 +62,7 @@ def cases(category):
 
 
 def apply(name, operands):
-    """The row on as many of the operands as it takes; a condition is made of the second, shifts of its low bits."""
+    """The row on as many operands as it takes; conditions and shifts are made of the second."""
     op = OPS[name]
     chosen = list(operands[: op.arity])
     if op.types[0] == "b" and op.arity == 3:
@@ -73,7 +73,8 @@ def apply(name, operands):
 
 
 @pytest.mark.parametrize(
-    ("category", "strategy"), [("i", "native"), ("u", "native"), ("b", "native"), *(("f", s) for s in STRATEGIES)]
+    ("category", "strategy"),
+    [("i", "native"), ("u", "native"), ("b", "native"), *(("f", s) for s in STRATEGIES)],
 )
 def test_rows_have_the_bits_of_the_reference(category, strategy):
     names, strategy_device = cases(category), device_with(strategy)
@@ -97,18 +98,53 @@ def test_every_row_was_tried():
 
 
 def test_constants_are_no_ground_for_simplification(both):
-    """x + 0 is +0 for x = -0, 0 / 0 and inf * 0 are NaN: a driver's compiler must not see constants to fold away."""
-    special_values = np.array([0.0, -0.0, 1, -1.5, np.inf, -np.inf, np.nan, 2.0**-126, -(2.0**-126), 1e38], np.float32)
+    """-0 + 0 is +0, 0 / 0 and inf * 0 are NaN: a driver's compiler must not see zeros to fold away."""
+    special_values = np.array(
+        [0.0, -0.0, 1, -1.5, np.inf, -np.inf, np.nan, 2.0**-126, -(2.0**-126), 1e38], np.float32
+    )
 
     def run(x, y):
         nothing, once = vk.arange(1), vk.arange(x.size) * 0
         return [
-            x + 0.0, 0.0 + x, x - 0.0, 0.0 - x, x + -0.0, -0.0 - x, x * 0.0, x * -0.0, 0.0 / x, x / 1.0, x * -1.0, x * 1.0,
-            -(x - y), -(x + y), x - x, x / x, (x + 1.0) - 1.0, x * 2.0 * 0.5, x + y - y, x * y - x * y, x - (-y), x * (-y),
-            vk.floor(x * 0.5) + 0.0, x + nothing, nothing - x, nothing * x, x + once, (x > 0) + y, (x == x) * y,
-            vk.where(x > 0, x, 0.0) + 0.0, vk.sqrt(x) * vk.sqrt(x), vk.maximum(x, 0.0) + 0.0, x * x * 0.0, x + (y - y),
-            vk.concatenate([x, -x]) + 0.0, vk.pad(x, [(1, 1)]) + 0.0, vk.pad(x, [(1, 1)]) * -1.0, abs(-x) - 0.0,
-        ]  # fmt: skip
+            x + 0.0,
+            0.0 + x,
+            x - 0.0,
+            0.0 - x,
+            x + -0.0,
+            -0.0 - x,
+            x * 0.0,
+            x * -0.0,
+            0.0 / x,
+            x / 1.0,
+            x * -1.0,
+            x * 1.0,
+            -(x - y),
+            -(x + y),
+            x - x,
+            x / x,
+            (x + 1.0) - 1.0,
+            x * 2.0 * 0.5,
+            x + y - y,
+            x * y - x * y,
+            x - (-y),
+            x * (-y),
+            vk.floor(x * 0.5) + 0.0,
+            x + nothing,
+            nothing - x,
+            nothing * x,
+            x + once,
+            (x > 0) + y,
+            (x == x) * y,
+            vk.where(x > 0, x, 0.0) + 0.0,
+            vk.sqrt(x) * vk.sqrt(x),
+            vk.maximum(x, 0.0) + 0.0,
+            x * x * 0.0,
+            x + (y - y),
+            vk.concatenate([x, -x]) + 0.0,
+            vk.pad(x, [(1, 1)]) + 0.0,
+            vk.pad(x, [(1, 1)]) * -1.0,
+            abs(-x) - 0.0,
+        ]
 
     x, y = pairs(special_values)
     found = both(run, x, y)
@@ -168,12 +204,22 @@ TRUE = {
     "gelu_tanh": (lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))), ANY),
 }
 # Rows of float32 results that are differentiated elsewhere, or constant or undifferentiable by design.
-OTHERS = {"where", "stop_gradient", "to_float32", "bits_float32", "silu_slope", "gelu_slope", "gelu_tanh_slope"}
+OTHERS = {
+    "where",
+    "stop_gradient",
+    "to_float32",
+    "bits_float32",
+    "silu_slope",
+    "gelu_slope",
+    "gelu_tanh_slope",
+}
 WEIGHTS = np.array([1.0, -2.0, 0.5, 3.0, 1.5, -1.0, 2.0])
 
 
 def test_every_float_row_has_its_gradient_tested():
-    float_rows = {n for n, op in OPS.items() if op.types.endswith("f") or op.types[0] + op.types[-1] in ("f=", "n=")}
+    float_rows = {
+        n for n, op in OPS.items() if op.types.endswith("f") or op.types[0] + op.types[-1] in ("f=", "n=")
+    }
     assert float_rows <= set(TRUE) | OTHERS
 
 
@@ -208,7 +254,9 @@ def test_gradients_agree_with_central_differences(both):
             left[k], right[k] = at - step, at + step
             slope = (function(*right) - function(*left)) / (2 * step) * WEIGHTS[: at.size]
             # float32 gradients of well-conditioned points: a few ULP from the rounding of value and slope.
-            np.testing.assert_allclose(found.pop(0), slope, rtol=2e-5, atol=2e-6, err_msg=f"{name} argument {k}")
+            np.testing.assert_allclose(
+                found.pop(0), slope, rtol=2e-5, atol=2e-6, err_msg=f"{name} argument {k}"
+            )
     assert not found
 
 
@@ -247,7 +295,21 @@ def test_a_row_without_a_derivative_is_refused_by_name(name):
 def test_numbers_and_numpy_arrays_on_either_side(both):
     def run(x, i):
         one = np.array([1.0, 2.0, 3.0], np.float32)
-        return [2 - x, one * x, x * one, np.float32(2) * x, one < x, 1 / x, i + 1, 7 - i, i + 0.5, i / 2, x**2, x**5, x**0.5]
+        return [
+            2 - x,
+            one * x,
+            x * one,
+            np.float32(2) * x,
+            one < x,
+            1 / x,
+            i + 1,
+            7 - i,
+            i + 0.5,
+            i / 2,
+            x**2,
+            x**5,
+            x**0.5,
+        ]
 
     found = both(run, np.array([0.5, 1.5, 4.0], np.float32), np.array([1, -2, 3], np.int32))
     assert found[0].tolist() == [1.5, 0.5, -2] and found[4].tolist() == [False, False, True]
@@ -263,16 +325,36 @@ def test_comparisons_and_logic(both):
 
     found = both(run, np.array([np.nan, 2, -3], np.float32), np.array([1, 1, -3], np.float32))
     assert [r.tolist() for r in found[:6]] == [
-        [False, True, False], [False, True, False], [False, False, False],
-        [True, False, True], [False, False, True], [True, True, False],
-    ]  # fmt: skip
+        [False, True, False],
+        [False, True, False],
+        [False, False, False],
+        [True, False, True],
+        [False, False, True],
+        [True, True, False],
+    ]
     assert np.isnan(found[6][0]) and found[6][1:].tolist() == [1, -1]
 
 
 def test_integers_wrap_and_conversions_saturate(both):
     def run(i, u, x):
-        return [i + i, i * i, -i, abs(i), u + u, u - 3, i >> 3, i << 1, u >> 3, x.astype("int32"), x.astype("uint32"),
-                i.astype("uint32"), u.astype("int32"), u.astype("float32"), x.astype("bool"), i.astype("bool")]
+        return [
+            i + i,
+            i * i,
+            -i,
+            abs(i),
+            u + u,
+            u - 3,
+            i >> 3,
+            i << 1,
+            u >> 3,
+            x.astype("int32"),
+            x.astype("uint32"),
+            i.astype("uint32"),
+            u.astype("int32"),
+            u.astype("float32"),
+            x.astype("bool"),
+            i.astype("bool"),
+        ]
 
     x = np.array([np.nan, np.inf, -np.inf, 3e9, -3e9, 0.9, -0.9], np.float32)
     i = np.array([2**31 - 1, -(2**31), -1, 0, 5, 123456789, -7], np.int32)

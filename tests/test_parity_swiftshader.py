@@ -1,4 +1,4 @@
-"""A reduced set of the parity tests on SwiftShader: another vendor's compiler, other limits, other rules of its own."""
+"""A reduced set of the parity tests on SwiftShader: another vendor's compiler, other limits."""
 
 import os
 import subprocess
@@ -24,10 +24,26 @@ LEFT_OUT = "not 32767 and not 32768 and not 32769 and not remainder and not soft
 def test_core_parity_holds_on_swiftshader():
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     environment |= {"VK_DRIVER_FILES": ICD, "VKDNN_DEVICE": "SwiftShader"}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:xdist", "-p", "no:cacheprovider", "-k", LEFT_OUT]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:xdist",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        LEFT_OUT,
+    ]
     done = subprocess.run(
         [*command, *(str(FOLDER / suite) for suite in SUITES)],
-        cwd=FOLDER.parent, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=FOLDER.parent,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     assert " passed" in done.stdout

@@ -245,6 +245,10 @@ def _is_traced(node: Node) -> bool:
     return any(n.kind == "leaf" and n.buffer is None for n in toposort([node], lambda n: n.buffer is not None))
 
 
+def _has_data(node: Node) -> bool:
+    return any(n.kind == "leaf" for n in toposort([node]))
+
+
 def realize(arrays: Sequence[Array]) -> None:
     """Compute arrays together, in one Program for each device."""
     todo = [a for a in arrays if a.node.buffer is None]
@@ -255,7 +259,7 @@ def realize(arrays: Sequence[Array]) -> None:
                 raise ArgumentError("a traced array has no value yet: inside vk.jit use array operations only")
         nodes = [a.node for a in group]
         for a, storage in zip(group, Program(place, nodes)([]), strict=True):
-            if a._device is not None:  # constants belong to no device: their nodes are shared between devices
+            if _has_data(a.node):  # the nodes of constants are shared between devices
                 a.node.buffer = storage
                 storage.memo.append(weakref.ref(a.node))
             if not tracing.active():  # a transformation still needs the expression

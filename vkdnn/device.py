@@ -303,7 +303,7 @@ class _VulkanRun:
 
 _local = threading.local()
 _lock = threading.Lock()
-_opened: dict[int, VulkanDevice] = {}
+_opened: dict[int, VulkanDevice] = {}  # by the identity of what the runtime opened: it keeps one for each strategy
 _reference = ReferenceDevice()
 
 
@@ -330,7 +330,9 @@ def device(selector: str | None = None) -> Device:
         return _reference
     opened = runtime.open_device(selector)
     with _lock:
-        return _opened.setdefault(opened.info.index, VulkanDevice(opened))
+        if id(opened) not in _opened:
+            _opened[id(opened)] = VulkanDevice(opened)
+        return _opened[id(opened)]
 
 
 def current_device() -> Device:

@@ -5,6 +5,7 @@ It must never run anything, and needs no device: without one, shaders are those 
 
 from __future__ import annotations
 
+import difflib
 import math
 import shutil
 import subprocess
@@ -185,11 +186,13 @@ EXAMPLES: dict[str, Example] = {e.name: e for e in _EXAMPLES} | {
 
 
 def example(name: str) -> Example:
-    """The example of this name. Raises ArgumentError that lists what there is."""
+    """The example of this name. Raises ArgumentError that names what comes near."""
     plain = name.replace("-", "_")
     found = EXAMPLES.get(plain) or EXAMPLES.get(f"{plain}_sequential")  # the default order of the scans
     if found is None:
-        raise ArgumentError(f"op: got {name!r}, expected one of {', '.join(EXAMPLES)}")
+        close = difflib.get_close_matches(plain, EXAMPLES, n=3)
+        hint = f" (is it {' or '.join(close)}?)" if close else ""
+        raise ArgumentError(f"op: {name!r} cannot be shown{hint}; `vkdnn show` lists them")
     return found
 
 
@@ -231,13 +234,15 @@ def graph_text(outputs: Sequence[Array]) -> str:
         operands = "".join(f" %{number[a]}" for a in node.args)
         shape = f"{node.dtype}{list(node.shape)}".replace(" ", "")
         number[node] = len(number)
-        lines.append(f"%{number[node]} = {what}{operands}: {shape}")
+        lines.append(f"%{number[node]} = {what}{operands}" + (f": {shape}" if node.kind != "call" else ""))
     return "\n".join([*lines, "result " + ", ".join(f"%{number[r]}" for r in roots)])
 
 
 def _described(node: Node) -> str:
     if node.kind == "const":
         return f"{const_value(node)}"
+    if node.kind == "call":
+        return f"call {node.attrs[0]} {node.attrs[1]}"
     if node.kind in ("leaf", "map"):
         return str(node.attrs[0])
     return " ".join([node.kind, *map(str, node.attrs)])

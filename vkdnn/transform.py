@@ -30,7 +30,7 @@ def vjp(function: Function, *arguments: Any) -> tuple[Any, Callable[[Any], tuple
     """
     leaves, structure = tree.flatten(list(arguments))
     # Aliases keep equal arguments apart, and an argument apart from the same array captured as a constant.
-    arrays = [Array(build.alias(x.node), x._device) for x in map(asarray, leaves)]
+    arrays = [Array(build.alias(x.node), x._device) for x in (asarray(y, leaves) for y in leaves)]
     with tracing.trace():
         value = function(*tree.unflatten(structure, list(arrays)))
     outputs, out_structure = tree.flatten(value)

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import vkdnn as vk
 from vkdnn.cli.console import INTERRUPTED, print_json, printable, short_name
-from vkdnn.cli.train_verify import verdict
+from vkdnn.cli.train_verify import layers_of, verdict
 from vkdnn.nn import RAPTModel
 from vkdnn.train import Corpus, Job, Parity, State, Stop, Trainer, compare, generate, plot_losses, run_steps
 from vkdnn.train.decode import CHECKPOINT_NAME
@@ -54,7 +54,7 @@ class Run:
         """Raises typer.Exit: 1 when bits differ from the reference's, 130 after Ctrl-C."""
         trainer = Trainer(self.job, self.corpus, self.device, self._compiled)
         config, count = self.job.config, trainer.parameter_count
-        self._line("model", f"RAPT, {config.layers} layers of width {config.width}, {count:,} parameters")
+        self._line("model", f"RAPT, {layers_of(config)}, {count:,} parameters")
         self._line("text", str(self.corpus))
         self._line("device", self.device.name)
         with Stop() as stop:
@@ -102,7 +102,7 @@ class Run:
         with Progress(
             *columns, console=self.console, transient=True, disable=not terminal, expand=True
         ) as bar:
-            self.bar, self.task = bar, bar.add_task("compiling", total=None, note="")
+            self.bar, self.task = bar, bar.add_task("preparing", total=None, note="")
             for number in range(1, steps + 1):
                 try:
                     loss = trainer.step()
@@ -137,7 +137,8 @@ class Run:
         raise typer.Exit(INTERRUPTED)
 
     def _compiled(self, done: int, total: int, label: str) -> None:
-        self.bar.update(self.task, completed=done, total=total, note="kernels")
+        what = "compiling" if done < total else "preparing"  # the driver's part of it still lies ahead
+        self.bar.update(self.task, description=what, completed=done, total=total, note="kernels")
         if done == total and not self.console.is_terminal:
             self._line("compiled", f"{total} kernels")
 

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 import vkdnn as vk
 from vkdnn.cli.console import print_json, short_name
+from vkdnn.nn import RAPTConfig
 from vkdnn.train import Corpus, Job, Parity, compare, run_steps
 
 
@@ -23,7 +24,7 @@ def run_verify(
     reference = vk.device("cpu")
     config = job.config
     console.print(
-        f"{steps} training steps: {config.layers} layers of width {config.width}, {config.order} scans, "
+        f"{steps} training steps: {layers_of(config)}, {config.order} scans, "
         f"batch {job.batch} x {job.length}, seed {job.seed}\ntext {corpus}",
         markup=False,
     )
@@ -65,6 +66,11 @@ def _steps(job: Job, corpus: Corpus, device: vk.Device, steps: int, bars: Progre
     state = run_steps(job, corpus, device, steps, stepped, compiled)
     bars.remove_task(task)
     return state
+
+
+def layers_of(config: RAPTConfig) -> str:
+    """The size of a model in words."""
+    return f"{config.layers} layer{'s' if config.layers > 1 else ''} of width {config.width}"
 
 
 def verdict(parity: Parity) -> str:

@@ -23,13 +23,14 @@ def literal(bits: int, dtype: DType) -> str:
     value = dtypes.from_words(np.array([bits], np.uint32), dtype, ())[()]
     if dtype.category == "b":
         return "true" if value else "false"
+    if dtype.category == "f" and value == 0:
+        return "NEGATIVE_ZERO" if bits else "ZERO"
     if dtype.category == "u":
         return f"0x{bits:x}u" if bits > 0xFFFF else f"{bits}u"
     if dtype.category == "i":
         return f"{int(value)}" if value != -(2**31) else "int(0x80000000u)"
     text = np.format_float_positional(value, unique=True, trim="0") if 1e-5 < abs(value) < 1e7 else repr(float(value))
-    plain = bits in (0, 0x3F800000) or (np.isfinite(value) and bits & 0x7FFFFFFF)
-    if plain and int(np.float32(float(text)).view(np.uint32)) == bits:
+    if np.isfinite(value) and int(np.float32(float(text)).view(np.uint32)) == bits:
         return text
     return f"uintBitsToFloat(0x{bits:08x}u)"
 
@@ -58,7 +59,9 @@ def expression(instr: Instr, args: list[str], dims: list[str], index_dtype: DTyp
     if instr.kind == "const":
         return literal(instr.attrs[0], instr.dtype)
     if instr.kind == "index":
-        return f"int({affine(instr.attrs[0], dims)})"
+        index: Affine = instr.attrs[0]
+        known = "" if any(index.strides) else " | ZERO_BITS"  # a constant 0 may become a float zero
+        return f"int({affine(index, dims)}{known})"
     if instr.kind == "guard":
         return guard(instr.attrs[0], dims)
     if instr.kind == "load":
@@ -71,7 +74,7 @@ def expression(instr: Instr, args: list[str], dims: list[str], index_dtype: DTyp
         if instr.dtype.category == "b":
             value = f"({value} != 0u)"
         if guards:
-            zero = {"f": "0.0", "i": "0", "u": "0u", "b": "false"}[instr.dtype.category]
+            zero = {"f": "ZERO", "i": "0", "u": "0u", "b": "false"}[instr.dtype.category]
             value = f"{' && '.join(guard(g, dims) for g in guards)} ? {value} : {zero}"
         return value
     raise AssertionError(instr.kind)

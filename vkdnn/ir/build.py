@@ -47,9 +47,10 @@ def apply(name: str, *operands: Any) -> Node:
     dtype = group if result == "=" else _EXPLICIT[result]
     if name.startswith(("to_", "bits_")) and nodes[0].dtype is dtype:
         return nodes[0]
-    if all(n.kind == "const" for n in nodes):
-        return _fold_constants(name, nodes, dtype)
     shape = broadcast_shapes(name, *(n.shape for n in nodes))
+    scalars = [_constant(n) for n in nodes]
+    if all(s is not None for s in scalars):
+        return broadcast_to(_fold_constants(name, scalars, dtype), shape)
     return make("map", (broadcast_to(n, shape) for n in nodes), (name,), shape, dtype)
 
 
@@ -94,7 +95,14 @@ def _as_dtype(value: Any, dtype: DType) -> Node:
     return const(value, dtype)
 
 
-def _fold_constants(name: str, nodes: list[Node], dtype: DType) -> Node:
+def _constant(node: Node) -> Node | None:
+    """The scalar that every element of a node is, if that is known."""
+    while node.kind in ("reshape", "permute", "broadcast", "slice") and not (node.kind == "reshape" and node.attrs):
+        node = node.args[0]
+    return node if node.kind == "const" else None
+
+
+def _fold_constants(name: str, nodes: list[Any], dtype: DType) -> Node:
     from vkdnn.ir.define import evaluate
 
     with basic.exact():
@@ -182,6 +190,8 @@ def normalize_axis(name: str, axis: int, ndim: int) -> int:
 
 def iota(shape: Shape, axis: int) -> Node:
     """int32 index along one axis."""
+    if shape[normalize_axis("iota", axis, len(shape))] == 1:
+        return full(shape, 0, int32)
     return make("iota", (), (normalize_axis("iota", axis, len(shape)),), shape, int32)
 
 

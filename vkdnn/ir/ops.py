@@ -118,9 +118,9 @@ _ROWS = (
     Op("to_int32", "a:i", "truncated and saturated; NaN gives 0", "to_int({0})", basic.to_int32),
     Op("to_uint32", "a:u", "truncated and saturated; NaN gives 0; int32 wraps", "to_uint({0})", basic.to_uint32),
     Op("to_bool", "a:b", "x != 0", "to_bool({0})", basic.to_bool),
-    Op("bits_float32", "a:f", "bits read as float32, subnormals flushed", "bits_to_float({0})", basic.bits_float32),
-    Op("bits_int32", "a:i", "bits read as int32", "bits_to_int({0})", basic.bits_int32),
-    Op("bits_uint32", "a:u", "bits read as uint32", "bits_to_uint({0})", basic.bits_uint32),
+    Op("bits_float32", "n:f", "bits read as float32, subnormals flushed", "bits_to_float({0})", basic.bits_float32),
+    Op("bits_int32", "n:i", "bits read as int32", "bits_to_int({0})", basic.bits_int32),
+    Op("bits_uint32", "n:u", "bits read as uint32", "bits_to_uint({0})", basic.bits_uint32),
     # elementary functions, defined in vkdnn.ir.elementary
     Op("exp", "f:=", "e^x", define=elementary.exp, cost=10, derivative=lambda g, y, x: (g * y,)),
     Op("exp2", "f:=", "2^x", define=elementary.exp2, cost=10, derivative=lambda g, y, x: (g * (y * LN_2),)),
@@ -159,7 +159,7 @@ _ROWS = (
        derivative=lambda g, y, x: (g * -0.5 * y * y * y,)),
     Op("reciprocal", "f:=", "1 / x", define=elementary.reciprocal, cost=8, derivative=lambda g, y, x: (-(g * y * y),)),
     # activations
-    Op("relu", "f:=", "max(x, 0); gradient 0 at 0; NaN stays", "maximum({0}, 0.0)",
+    Op("relu", "f:=", "max(x, 0); gradient 0 at 0; NaN stays", "maximum({0}, ZERO)",
        lambda x: basic.maximum(x, np.float32(0)), derivative=lambda g, y, x: (_zero_where(x > 0.0, g),)),
     Op("sigmoid", "f:=", "1 / (1 + e^-x)", define=elementary.sigmoid, cost=20,
        derivative=lambda g, y, x: (g * (y * (1.0 - y)),)),

@@ -294,7 +294,7 @@ class StatesSpec(KernelSpec):
             "sum": f"in0[{glsl.affine(self.sums, ['b', 'chunk', *element], 'base_in0')}]",
             "initial": f"in{initial[0]}[{glsl.affine(initial[1], ['b', *element], f'base_in{initial[0]}')}]"
             if initial
-            else "zero",
+            else "ZERO",
             "drop": f"in{drops[0]}[{glsl.affine(drops[1], ['b', 'chunk'], f'base_in{drops[0]}')}]"
             if drops
             else "",

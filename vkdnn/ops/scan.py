@@ -11,8 +11,8 @@ order of a matrix product). p . (A p) and r . (B p) are such sums as well.
 
 sequential
     S[v][k] = add(S[v][k], D_t[v][k]), token by token, from the initial state or +0. Prefix scans visit tokens
-    in ascending order and set S to +0 before a boundary token; suffix scans visit them in descending order and
-    set S to +0 before token t if t + 1 is a boundary. A readout is a sum over k. D of several terms is
+    in ascending order and set S to +0 before a boundary token; suffix scans visit them in descending order
+    and set S to +0 before token t if t + 1 is a boundary. A readout is a sum over k. D of several terms is
     add(add(D1, D2), D3), each a product p[v] r[k] (``scale`` multiplies p first).
 
 chunked

@@ -75,7 +75,7 @@ def concatenate(arrays: Sequence[Any], axis: int = 0) -> Array:
     """Arrays joined along an axis; all other lengths equal."""
     if not arrays:
         raise ArgumentError("concatenate: got no arrays, expected at least one")
-    items = [asarray(a) for a in arrays]
+    items = [asarray(a, arrays) for a in arrays]
     first = items[0]
     axis = build.normalize_axis("concatenate", axis, first.ndim)
     for item in items:
@@ -104,7 +104,7 @@ def arange_along(shape: Sequence[int], axis: int) -> Array:
 
 def stack(arrays: Sequence[Any], axis: int = 0) -> Array:
     """Arrays of one shape joined along a new axis."""
-    return concatenate([expand_dims(a, axis) for a in arrays], axis)
+    return concatenate([expand_dims(asarray(a, arrays), axis) for a in arrays], axis)
 
 
 def split(x: Any, sections: int, axis: int = -1) -> list[Array]:

@@ -60,9 +60,9 @@ def batch_at(
 
 
 def load_text(path: str | os.PathLike[str]) -> Corpus:
-    """The text of a UTF-8 file, or of all UTF-8 files below a folder but hidden ones, in order of their paths.
+    """The text of a UTF-8 file, or of all UTF-8 files below a folder but hidden ones, by path.
 
-    Raises ArgumentError for what is missing, cannot be read, is empty, no text or too long.
+    Raises ArgumentError for what is missing, unreadable, empty, binary or too long.
     """
     place = Path(path)
     if not place.exists():

@@ -69,8 +69,8 @@ def generate(
     """``count`` bytes that follow ``prompt``, one at a time, on the device of the parameters.
 
     Byte i is drawn from softmax(logits / temperature) with number i of the seed's stream; temperature 0
-    takes the most probable one, the smallest at a tie. Raises ArgumentError for an empty prompt, a negative count or
-    temperature, and VkdnnError when the model gives NaN.
+    takes the most probable one, the smallest at a tie. Raises ArgumentError for an empty prompt, a negative
+    count or temperature, and VkdnnError when the model gives NaN.
     """
     if not prompt:
         raise ArgumentError("prompt: got no bytes, expected at least one; a newline will do")

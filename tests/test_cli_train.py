@@ -1,0 +1,199 @@
+"""vkdnn train and vkdnn generate: a whole run, the parity check, refusals, Ctrl-C."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+import vkdnn as vk
+from vkdnn.cli import app
+from vkdnn.cli.train import _config
+from vkdnn.nn import RAPTConfig
+from vkdnn.train import Job, Parity, run_steps, sample_text
+
+TINY = ["--width", "16", "--layers", "1", "--heads", "2", "--batch", "2", "--length", "32"]
+TINY_CONFIG = _config(16, 1, 2, "sequential")
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run on the default device: its folder and the result."""
+    folder = tmp_path_factory.mktemp("runs") / "mine"
+    text = folder.parent / "text.txt"
+    text.write_bytes(sample_text().data.tobytes())
+    return folder, run("train", *TINY, "--text", text, "--steps", 4, "--out", folder, "--json")
+
+
+def test_a_run_gives_its_results_as_json(trained):
+    folder, result = trained
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found["device"] == vk.device().name and found["steps"] == 4
+    assert found["checkpoint"] == str(folder / "checkpoint.safetensors")
+    assert found["parity"]["steps"] == 3 and found["parity"]["equal"] is True
+    assert found["parity"]["digest"] == found["parity"]["reference"]
+    assert found["sample"].startswith("def ") and found["interrupted"] is False
+
+
+def test_a_run_tells_how_it_went_and_writes_its_files(trained):
+    folder, result = trained
+    for part in ("RAPT, 1 layer of width 16", "text.txt, 11,358 bytes", "4 of 4, loss", "equal: 3 steps"):
+        assert part in result.stderr
+    files = sorted(path.name for path in folder.iterdir())
+    assert files == ["checkpoint.safetensors", "loss.csv", "loss.png", "sample.txt"]
+    rows = list(csv.DictReader((folder / "loss.csv").open()))
+    assert [row["step"] for row in rows] == ["1", "2", "3", "4"]
+    assert float(rows[0]["loss"]) == json.loads(result.stdout)["first_loss"]
+
+
+def test_generate_gives_the_same_text_on_every_device(trained):
+    folder, _ = trained
+    arguments = ["generate", folder, "--prompt", "The ", "--bytes", 12, "--seed", 7]
+    device, reference = (
+        json.loads(run(*arguments, "--json", "--device", d).stdout) for d in (vk.device().name, "cpu")
+    )
+    assert device == reference and len(bytes.fromhex(device["bytes"])) == 12
+    plain = run(*arguments, "--device", "cpu")
+    assert plain.exit_code == 0 and plain.stdout == f"The {device['text']}\n"
+    other = json.loads(run(*arguments[:-1], 8, "--json", "--device", "cpu").stdout)
+    assert other["bytes"] != device["bytes"]
+
+
+def test_generate_refuses_clearly(trained, tmp_path):
+    folder, _ = trained
+    missing = run("generate", tmp_path, "--device", "cpu")
+    assert missing.exit_code == 1 and "checkpoint.safetensors does not exist; name" in missing.stderr
+    damaged = run("generate", folder / "loss.csv", "--device", "cpu")
+    assert damaged.exit_code == 1 and "damaged or no safetensors file" in damaged.stderr
+    empty = run("generate", folder, "--prompt", "", "--device", "cpu")
+    assert empty.exit_code == 1 and "--prompt: got no text" in empty.stderr
+    assert run("generate", folder, "--temperature", "-1").exit_code == 2
+
+
+def test_verify_compares_the_device_with_the_reference():
+    result = run("train", *TINY, "--verify", 2, "--json")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    digest = run_steps(Job(TINY_CONFIG, batch=2, length=32), sample_text(), vk.device("cpu"), 2).digest
+    assert found == {
+        "steps": 2, "device": vk.device().name, "digest": digest, "reference": digest, "equal": True
+    }  # fmt: skip
+    assert result.stderr.count(digest) == 2 and "equal: 2 steps" in result.stderr
+
+
+def test_verify_on_the_reference_prints_its_digest_alone():
+    result = run("train", *TINY, "--verify", 1, "--device", "cpu")
+    digest = run_steps(Job(TINY_CONFIG, batch=2, length=32), sample_text(), vk.device("cpu"), 1).digest
+    assert result.exit_code == 0 and f"{digest}  reference" in result.stdout
+    assert "equal" not in result.stdout
+
+
+def differing(device, found, reference):
+    arrays = ("params.a", "params.b", "params.c", "params.d")
+    return Parity(len(found.losses), device, "0" * 64, reference.digest, 2, arrays)
+
+
+def test_differing_bits_are_exit_status_1(monkeypatch, tmp_path):
+    monkeypatch.setattr("vkdnn.cli.train_verify.compare", differing)
+    result = run("train", *TINY, "--verify", 2, "--json")
+    assert result.exit_code == 1 and json.loads(result.stdout)["equal"] is False
+    said = "different: 4 arrays (params.a, params.b, params.c, ...); losses part at step 2"
+    assert said in result.stderr
+    monkeypatch.setattr("vkdnn.cli.train_run.compare", differing)
+    monkeypatch.setattr("vkdnn.cli.train_run.SAMPLE_BYTES", 2)
+    result = run("train", *TINY, "--steps", 2, "--out", tmp_path / "run")
+    assert result.exit_code == 1 and said in result.stdout
+    assert (tmp_path / "run" / "checkpoint.safetensors").exists()
+
+
+def test_training_on_the_reference_in_the_chunked_order(tmp_path):
+    result = run("train", *TINY, "--order", "chunked", "--steps", 1, "--device", "cpu", "--out", tmp_path / "r")
+    assert result.exit_code == 0, result.stderr
+    assert "device   cpu" in result.stdout and "trained on the reference itself" in result.stdout
+
+
+def test_a_time_limit_ends_the_run(tmp_path):
+    out = tmp_path / "r"
+    result = run("train", *TINY, "--steps", 1000, "--time", 0, "--device", "cpu", "--out", out, "--json")
+    found = json.loads(result.stdout)
+    assert result.exit_code == 0 and found["steps"] == 1 and found["interrupted"] is False
+
+
+def test_the_defaults_are_the_main_job():
+    default = RAPTConfig()
+    assert _config(default.width, default.layers, default.heads, default.order) == default
+    wide = _config(64, 3, 2, "chunked")
+    assert (wide.key_width, wide.value_width, wide.layers, wide.order) == (32, 32, 3, "chunked")
+
+
+def test_refusals(tmp_path):
+    (tmp_path / "short.txt").write_text("short")
+    short = run("train", "--text", tmp_path / "short.txt", "--out", tmp_path / "run")
+    assert short.exit_code == 1 and "has 5 bytes, but one window takes 129" in short.stderr
+    assert not (tmp_path / "run").exists()
+    full = run("train", *TINY, "--device", "cpu", "--out", tmp_path)
+    assert full.exit_code == 1 and "is not empty; name a new folder" in full.stderr
+    blocked = run("train", *TINY, "--device", "cpu", "--out", tmp_path / "short.txt" / "run")
+    assert blocked.exit_code == 1 and "--out: cannot make" in blocked.stderr
+    device = run("train", *TINY, "--device", "no such card", "--out", tmp_path / "run")
+    assert device.exit_code == 1 and "Or use --device cpu" in device.stderr
+    for wrong in (
+        ["--steps", "0"],
+        ["--order", "random"],
+        ["--width", "10", "--heads", "4"],
+        ["--verify", "2", "--steps", "3"],
+        ["--verify", "2", "--out", "x"],
+    ):
+        assert run("train", *wrong).exit_code == 2, wrong
+
+
+def start(out):
+    command = [sys.executable, "-c", "from vkdnn.cli import main; main()", "train", *TINY]
+    command += ["--steps", "100000", "--device", "cpu", "--out", str(out)]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "80"}
+    )
+
+
+def test_ctrl_c_keeps_the_checkpoint(tmp_path):
+    process = start(tmp_path / "run")
+    line = ""
+    while not line.startswith("device"):
+        line = process.stdout.readline()
+        assert line, process.stderr.read()
+    time.sleep(2.0)  # in which the first step is done
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=30)
+    assert process.returncode == 130 and errors == ""
+    assert "stopped  by Ctrl-C after step" in output and "the checkpoint is kept" in output
+    again = run("generate", tmp_path / "run", "--bytes", 1, "--device", "cpu")
+    assert again.exit_code == 0, again.stderr
+
+
+def test_ctrl_c_before_the_first_step_leaves_nothing(tmp_path, monkeypatch):
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("vkdnn.train.Trainer.step", interrupted)
+    result = run("train", *TINY, "--steps", 2, "--device", "cpu", "--out", tmp_path / "run")
+    assert result.exit_code == 130 and "in step 1; there is no checkpoint yet" in result.stdout
+    assert not (tmp_path / "run").exists()
+
+
+def test_ctrl_c_elsewhere_is_no_traceback(monkeypatch):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("vkdnn.cli.train.run_verify", interrupted)
+    result = run("train", *TINY, "--verify", 1, "--device", "cpu")
+    assert result.exit_code == 130 and result.stderr == "interrupted\n"

@@ -1,0 +1,100 @@
+"""Decoding: bytes that depend on checkpoint, prompt and seed alone, on every device."""
+
+import json
+
+import numpy as np
+import pytest
+
+import vkdnn as vk
+from vkdnn import checkpoint, tree
+from vkdnn.checkpoint import CheckpointError
+from vkdnn.errors import ArgumentError, VkdnnError
+from vkdnn.nn import RAPTConfig, RAPTModel
+from vkdnn.train import generate, load_model
+from vkdnn.train.decode import _choose
+
+CONFIG = RAPTConfig(width=16, layers=1, heads=2, key_width=8, value_width=8, hidden=32)
+MODEL = RAPTModel(CONFIG)
+CPU = vk.device("cpu")
+
+
+def on(device):
+    return MODEL.init(3, device)
+
+
+def test_the_same_bytes_on_the_device_and_the_reference():
+    made = bytes(generate(MODEL, on(CPU), b"def ", 12, temperature=1.0, seed=5))
+    assert len(made) == 12
+    assert made == bytes(generate(MODEL, on(vk.device()), b"def ", 12, temperature=1.0, seed=5))
+    assert made != bytes(generate(MODEL, on(CPU), b"def ", 12, temperature=1.0, seed=6))
+    assert made[:5] == bytes(generate(MODEL, on(CPU), b"def ", 5, temperature=1.0, seed=5))
+
+
+def test_temperature_zero_takes_the_most_probable_byte_of_the_whole_sequence():
+    params, text = on(CPU), b"ab"
+    made = bytes(generate(MODEL, params, text, 6, temperature=0.0))
+    for byte in made:
+        with CPU:
+            logits = MODEL(params, np.array([list(text)], np.int32)).numpy()[0, -1]
+        assert byte == int(np.argmax(logits))
+        text += bytes([byte])
+
+
+def test_a_low_temperature_comes_to_the_same_as_zero():
+    params = on(CPU)
+    greedy = bytes(generate(MODEL, params, b"x", 8, temperature=0.0))
+    assert bytes(generate(MODEL, params, b"x", 8, temperature=1e-6)) == greedy
+
+
+def test_draws_follow_the_probabilities():
+    probabilities = np.array([0.0, 0.5, 0.25, 0.25], np.float32)
+    drawn = [_choose(probabilities, 1.0, seed=0, number=i) for i in range(4000)]
+    counts = np.bincount(drawn, minlength=4)
+    assert counts[0] == 0
+    assert abs(counts[1] - 2000) < 160 and abs(counts[2] - 1000) < 140  # five standard deviations
+
+
+def test_nan_is_reported():
+    with pytest.raises(VkdnnError, match=r"the model gives NaN"):
+        _choose(np.array([0.5, np.nan], np.float32), 1.0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((b"", 1), r"prompt: got no bytes"),
+        ((b"x", -1), r"bytes: got -1"),
+        ((b"x", 1, -0.5), r"temperature: got -0.5"),
+        ((b"x", 1, float("nan")), r"temperature: got nan"),
+        ((b"x", 1, float("inf")), r"temperature: got inf"),
+    ],
+)
+def test_arguments_are_checked_at_once(arguments, message):
+    with pytest.raises(ArgumentError, match=message):
+        generate(MODEL, {}, *arguments)
+
+
+def test_no_bytes_are_none():
+    assert list(generate(MODEL, on(CPU), b"x", 0)) == []
+
+
+def test_checkpoints_that_hold_no_such_model(tmp_path):
+    path = tmp_path / "checkpoint.safetensors"
+    with pytest.raises(ArgumentError, match=r"checkpoint.safetensors does not exist; name a checkpoint"):
+        load_model(tmp_path, CPU)
+    path.write_bytes(b"no checkpoint")
+    with pytest.raises(CheckpointError, match=r"damaged or no safetensors file"):
+        load_model(path, CPU)
+    checkpoint.save(path, on(CPU))
+    with pytest.raises(CheckpointError, match=r"describes no RAPT model"):
+        load_model(path, CPU)
+    checkpoint.save(path, on(CPU), metadata={"config": {"width": 0}})
+    with pytest.raises(CheckpointError, match=r"describes no RAPT model \(width: got 0"):
+        load_model(path, CPU)
+    wider = json.loads(json.dumps(vars(CONFIG))) | {"hidden": 64}
+    checkpoint.save(path, on(CPU), metadata={"config": wider})
+    with pytest.raises(CheckpointError, match=r"layers.0.mlp.* of shape \(.*32.*\), expected \(.*64.*\)"):
+        load_model(path, CPU)
+    checkpoint.save(path, on(CPU), metadata={"config": vars(CONFIG)})
+    model, params, _ = load_model(path, CPU)
+    assert model == MODEL and tree.paths(params) == tree.paths(on(CPU))
