@@ -1,4 +1,4 @@
-"""The layers of vkdnn.nn in float64 NumPy, written from their formulas; for comparisons with a tolerance only."""
+"""The layers of vkdnn.nn in float64 NumPy, from their formulas; for comparisons with a tolerance only."""
 
 import numpy as np
 
@@ -12,7 +12,8 @@ def silu(x):
 
 
 def rope(x, positions, base=10_000.0):
-    """x [B, T, H, K]: elements i and i + K/2 as a complex number, turned by the angle position base^(-2i/K)."""
+    """x [B, T, H, K]: elements i and i + K/2 as a complex number, turned by the angle position
+    base^(-2i/K)."""
     half = x.shape[-1] // 2
     angle = np.asarray(positions)[:, None, None] * base ** (-np.arange(half) / half)
     turned = (x[..., :half] + 1j * x[..., half:]) * np.exp(1j * angle)
@@ -32,7 +33,9 @@ def attention(layer, p, x, boundary=None):
     )
     scores = np.einsum("bthk,bihk->bhti", q, k)
     if layer.causal:
-        document = np.zeros((batch, tokens)) if boundary is None else np.cumsum(np.asarray(boundary) != 0, axis=1)
+        document = (
+            np.zeros((batch, tokens)) if boundary is None else np.cumsum(np.asarray(boundary) != 0, axis=1)
+        )
         seen = np.tril(np.ones((tokens, tokens))) * (document[:, :, None] == document[:, None, :])
         scores = scores * seen[:, None]
     if layer.variant == "rla":

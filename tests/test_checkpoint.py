@@ -18,7 +18,10 @@ def on_reference():
 
 
 def trees():
-    params = {"layers": [{"weight": vk.array([[1.0, -0.0]])}, {"weight": vk.array([[2.5, np.inf]])}], "bias": vk.array([3.0])}
+    params = {
+        "layers": [{"weight": vk.array([[1.0, -0.0]])}, {"weight": vk.array([[2.5, np.inf]])}],
+        "bias": vk.array([3.0]),
+    }
     state = {"step": vk.array(np.int32(7)), "m": {"bias": vk.array([0.5])}, "seen": vk.array([True, False])}
     return params, state
 
@@ -66,7 +69,13 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "params",
-    [{"a.b": [1.0]}, {"a": {}, "b": [1.0]}, {"a": {"0": np.ones(1)}}, {"a": (np.ones(1), np.ones(1))}, {"a": None}],
+    [
+        {"a.b": [1.0]},
+        {"a": {}, "b": [1.0]},
+        {"a": {"0": np.ones(1)}},
+        {"a": (np.ones(1), np.ones(1))},
+        {"a": None},
+    ],
     ids=["dot", "empty", "number", "tuple", "none"],
 )
 def test_trees_that_names_cannot_describe_are_refused(tmp_path, params):

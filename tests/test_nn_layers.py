@@ -72,7 +72,10 @@ def test_rope_of_a_single_position_is_a_row_of_the_whole():
 
 
 def test_cross_entropy():
-    logits, targets = normal(1, 3, 4, 11) * 9, np.random.default_rng(2).integers(0, 11, (3, 4)).astype(np.int32)
+    logits, targets = (
+        normal(1, 3, 4, 11) * 9,
+        np.random.default_rng(2).integers(0, 11, (3, 4)).astype(np.int32),
+    )
     close(nn.cross_entropy(logits, targets), f64.cross_entropy(logits.astype(np.float64), targets))
     assert nn.cross_entropy(np.array([[0.0, 3e38]], np.float32), np.array([1], np.int32)).item() == 0.0
 
@@ -104,15 +107,27 @@ def test_initial_weights_are_these_on_every_machine():
     ("call", "error", "message"),
     [
         (lambda: nn.RoPE(7), ArgumentError, "^head_dim: got 7, expected an even number"),
-        (lambda: nn.RoPE(8)(normal(1, 2, 3, 4, 6), vk.arange(3)), ShapeError, r"^x: got shape \(2, 3, 4, 6\), expected"),
+        (
+            lambda: nn.RoPE(8)(normal(1, 2, 3, 4, 6), vk.arange(3)),
+            ShapeError,
+            r"^x: got shape \(2, 3, 4, 6\), expected",
+        ),
         (
             lambda: nn.cross_entropy(normal(1, 2, 3), np.zeros(3, np.int32)),
             ShapeError,
             r"^targets: got shape \(3,\) for logits \(2, 3\), expected \(2,\)",
         ),
-        (lambda: nn.Embedding(4, 2)({"weight": normal(1, 4, 2)}, normal(1, 3)), DtypeError, "expected int32 or uint32"),
+        (
+            lambda: nn.Embedding(4, 2)({"weight": normal(1, 4, 2)}, normal(1, 3)),
+            DtypeError,
+            "expected int32 or uint32",
+        ),
         (lambda: nn.RAPTConfig(layers=0), ArgumentError, "^layers: got 0, expected 1 or more"),
-        (lambda: nn.ReLULinearAttention(8, 2, 4, 4, variant="x"), ArgumentError, "^variant: got 'x', expected one of"),
+        (
+            lambda: nn.ReLULinearAttention(8, 2, 4, 4, variant="x"),
+            ArgumentError,
+            "^variant: got 'x', expected one of",
+        ),
         (lambda: nn.ReLULinearAttention(8, 2, 4, 4, order="x"), ArgumentError, "^order: got 'x', expected"),
     ],
 )

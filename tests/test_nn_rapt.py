@@ -1,4 +1,4 @@
-"""RAPT as a whole: values and gradients against float64, the same bits on device and reference, decoding, learning."""
+"""RAPT as a whole: values and gradients against float64, parity of devices, decoding, learning."""
 
 import nn_float64 as f64
 import numpy as np

@@ -1,4 +1,4 @@
-"""AdamW against float64 NumPy, its schedule, its clipping, and the number of kernels and submissions it takes."""
+"""AdamW against float64 NumPy; its schedule, its clipping, its number of kernels and submissions."""
 
 import math
 
@@ -10,7 +10,13 @@ from vkdnn import checkpoint, tree
 from vkdnn.errors import ArgumentError
 from vkdnn.optim import AdamW, adamw_update, global_norm
 
-SETTINGS = {"learning_rate": 0.01, "warmup_steps": 3, "total_steps": 10, "weight_decay": 0.1, "clip_norm": 1.0}
+SETTINGS = {
+    "learning_rate": 0.01,
+    "warmup_steps": 3,
+    "total_steps": 10,
+    "weight_decay": 0.1,
+    "clip_norm": 1.0,
+}
 
 
 def normal(seed, *shape):
@@ -27,7 +33,9 @@ def float64_adamw(optimizer, params, gradient_of, steps):
     for step in range(steps):
         grads = {name: gradient_of(p) for name, p in params.items()}
         norm = math.sqrt(sum((g**2).sum() for g in grads.values()))
-        done = min(max((step - optimizer.warmup_steps) / (optimizer.total_steps - optimizer.warmup_steps), 0), 1)
+        done = min(
+            max((step - optimizer.warmup_steps) / (optimizer.total_steps - optimizer.warmup_steps), 0), 1
+        )
         low = optimizer.min_ratio
         rate = optimizer.learning_rate * (low + (1 - low) * (1 + math.cos(math.pi * done)) / 2)
         if step < optimizer.warmup_steps:
@@ -151,5 +159,5 @@ def test_errors_name_the_setting(name, value):
 
 
 def test_a_tree_without_leaves_is_refused():
-    with pytest.raises(ArgumentError, match="^grads: got a tree without leaves"):
+    with pytest.raises(ArgumentError, match=r"^grads: got a tree without leaves"):
         global_norm({})

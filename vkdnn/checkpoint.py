@@ -36,7 +36,9 @@ class Checkpoint(NamedTuple):
     metadata: dict[str, Any]
 
 
-def save(path: str | os.PathLike[str], params: Any, state: Any = None, metadata: Mapping[str, Any] | None = None) -> None:
+def save(
+    path: str | os.PathLike[str], params: Any, state: Any = None, metadata: Mapping[str, Any] | None = None
+) -> None:
     """Write trees of arrays and JSON-able ``metadata`` to ``path``, all or nothing.
 
     Trees are dicts (string keys without dots) and lists. Tensors are named params.<path> and state.<path> by
@@ -46,8 +48,8 @@ def save(path: str | os.PathLike[str], params: Any, state: Any = None, metadata:
     tensors = _host(whole)
     if tree.flatten(_nested(dict.fromkeys(tensors, 0)))[1] != tree.flatten(whole)[1]:
         raise ArgumentError(
-            "params, state: got a tree whose names do not give it back; expected non-empty dicts with keys that hold "
-            "no dots and are no numbers, and lists"
+            "params, state: got a tree whose names do not give it back; expected non-empty dicts with keys
+            that hold " "no dots and are no numbers, and lists"
         )
     try:
         text = json.dumps(dict(metadata or {}), sort_keys=True)
@@ -69,10 +71,13 @@ def load(path: str | os.PathLike[str], device: Device | None = None) -> Checkpoi
             header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no iterator)
     except safetensors.SafetensorError as error:
-        raise CheckpointError(f"checkpoint: {path} is damaged or no safetensors file ({error}); save it again") from None
+        raise CheckpointError(
+            f"checkpoint: {path} is damaged or no safetensors file ({error}); save it again"
+        ) from None
     if header.get("format") != _FORMAT:
         raise CheckpointError(
-            f"checkpoint: {path} has format {header.get('format')!r}, expected {_FORMAT!r}; write it with vkdnn"
+            f"checkpoint: {path} has format {header.get('format')!r}, expected {_FORMAT!r}; write it with
+            vkdnn"
         )
     arrays = {name: array(values, dtype=values.dtype.name, device=device) for name, values in tensors.items()}
     whole = _nested(arrays)
@@ -80,7 +85,8 @@ def load(path: str | os.PathLike[str], device: Device | None = None) -> Checkpoi
 
 
 def digest(values: Any) -> str:
-    """SHA-256 (hex) over name, dtype, shape and bytes of every leaf of a tree of arrays, in order of the names.
+    """SHA-256 (hex) over name, dtype, shape and bytes of every leaf of a tree of arrays, in order of the
+    names.
 
     NaN counts as one value: its payload is no part of vkdnn's contract.
     """
@@ -97,7 +103,10 @@ def _host(values: Any) -> dict[str, np.ndarray[Any, Any]]:
     leaves, _ = tree.flatten(values)
     realize([leaf for leaf in leaves if isinstance(leaf, Array)])
     names = tree.paths(values)
-    return {name: np.ascontiguousarray(leaf).reshape(np.shape(leaf)) for name, leaf in zip(names, leaves, strict=True)}
+    return {
+        name: np.ascontiguousarray(leaf).reshape(np.shape(leaf))
+        for name, leaf in zip(names, leaves, strict=True)
+    }
 
 
 def _nested(leaves: Mapping[str, Any]) -> Any:

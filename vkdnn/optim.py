@@ -1,4 +1,4 @@
-"""AdamW (Loshchilov and Hutter 2019) with warm-up, cosine schedule and global-norm clipping, as functions of arrays.
+"""AdamW (Loshchilov and Hutter 2019): warm-up, cosine schedule, global-norm clipping, as functions of arrays.
 
 It must never read a value on the host: a training step that contains it stays one submission.
 """
@@ -36,7 +36,8 @@ def adamw_update(
 
     g' = g scale; m' = beta1 m + (1 - beta1) g'; v' = beta2 v + (1 - beta2) g' g';
     p' = p - learning_rate (m' / (bias1 (sqrt(v' / bias2) + eps)) + weight_decay p).
-    ``learning_rate``, ``bias1`` = 1 - beta1^t, ``bias2`` = 1 - beta2^t and ``scale`` are numbers or scalar arrays.
+    ``learning_rate``, ``bias1`` = 1 - beta1^t, ``bias2`` = 1 - beta2^t and ``scale`` are numbers or scalar
+    arrays.
     """
     beta1, beta2 = betas
     g = g * scale
@@ -49,7 +50,8 @@ def adamw_update(
 
 
 def global_norm(grads: Any) -> Array:
-    """sqrt of the sum of squares over all leaves: each leaf's sum in vkdnn's order, leaves added in tree order."""
+    """sqrt of the sum of squares over all leaves: each leaf's sum in vkdnn's order, leaves added in tree
+    order."""
     total = None
     for g in map(asarray, tree.flatten(grads)[0]):
         square = sum_(g * g)
@@ -61,7 +63,8 @@ def global_norm(grads: Any) -> Array:
 
 @dataclass(frozen=True)
 class AdamW:
-    """The optimizer's settings. ``init`` and ``update`` are pure: put ``update`` inside vk.jit and donate its state.
+    """The optimizer's settings. ``init`` and ``update`` are pure: put ``update`` inside vk.jit and donate
+    its state.
 
     learning_rate  the highest, reached after ``warmup_steps`` linear steps from 0
     total_steps    where the cosine schedule ends, at min_ratio learning_rate; it stays there afterwards
@@ -82,12 +85,27 @@ class AdamW:
         checks = (
             ("learning_rate", self.learning_rate, self.learning_rate >= 0, "zero or more"),
             ("warmup_steps", self.warmup_steps, self.warmup_steps >= 0, "zero or more"),
-            ("total_steps", self.total_steps, self.warmup_steps < self.total_steps < 2**24, "over warmup_steps, under 2**24"),
+            (
+                "total_steps",
+                self.total_steps,
+                self.warmup_steps < self.total_steps < 2**24,
+                "over warmup_steps, under 2**24",
+            ),
             ("min_ratio", self.min_ratio, 0 <= self.min_ratio <= 1, "0 to 1"),
-            ("betas", self.betas, all(0 <= b < 1 for b in self.betas) and len(self.betas) == 2, "two numbers in [0, 1)"),
+            (
+                "betas",
+                self.betas,
+                all(0 <= b < 1 for b in self.betas) and len(self.betas) == 2,
+                "two numbers in [0, 1)",
+            ),
             ("eps", self.eps, self.eps > 0, "a positive number"),
             ("weight_decay", self.weight_decay, self.weight_decay >= 0, "zero or more"),
-            ("clip_norm", self.clip_norm, self.clip_norm is None or self.clip_norm > 0, "None or a positive number"),
+            (
+                "clip_norm",
+                self.clip_norm,
+                self.clip_norm is None or self.clip_norm > 0,
+                "None or a positive number",
+            ),
         )
         for name, value, good, expected in checks:
             if not good:
@@ -96,8 +114,8 @@ class AdamW:
     def init(self, params: Any) -> dict[str, Any]:
         """The state before the first step, on the device of the parameters.
 
-        "step" is int32 [], "beta1_power" and "beta2_power" float32 [], "m" and "v" trees like ``params``. Every array
-        has memory of its own, so that the state can be donated.
+        "step" is int32 [], "beta1_power" and "beta2_power" float32 [], "m" and "v" trees like ``params``.
+        Every array has memory of its own, so that the state can be donated.
         """
         device = asarray(tree.flatten(params)[0][0]).device
 

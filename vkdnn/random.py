@@ -1,4 +1,5 @@
-"""Random numbers from a counter (Philox 4x32-10, Salmon et al. 2011): the same bits on every machine, in any order.
+"""Random numbers from a counter (Philox 4x32-10, Salmon et al. 2011), the same on every machine, in any
+order.
 
 It must never use libm or a state: number i of a stream depends on the seed, the stream and i alone.
 """
@@ -34,12 +35,18 @@ def philox(counter: Words, key: Sequence[int]) -> Words:
     for i in range(_ROUNDS):
         k0, k1 = (np.uint64((k + i * step) & 0xFFFFFFFF) for k, step in zip(key, _KEY_STEPS, strict=True))
         first, second = x0 * _MULTIPLIERS[0], x2 * _MULTIPLIERS[1]  # below 2**64: both factors have 32 bits
-        x0, x1, x2, x3 = (second >> _SHIFT) ^ x1 ^ k0, second & _LOW, (first >> _SHIFT) ^ x3 ^ k1, first & _LOW
+        x0, x1, x2, x3 = (
+            (second >> _SHIFT) ^ x1 ^ k0,
+            second & _LOW,
+            (first >> _SHIFT) ^ x3 ^ k1,
+            first & _LOW,
+        )
     return np.stack([x0, x1, x2, x3], axis=1).astype(np.uint32)
 
 
 def bits(seed: int, stream: int | str, count: int) -> Words:
-    """The first ``count`` words of a stream: uint32 [count]. The seed is the key, the stream half of the counter."""
+    """The first ``count`` words of a stream: uint32 [count]. The seed is the key, the stream half of the
+    counter."""
     number = _stream_number(stream)
     if not 0 <= seed < 2**64:
         raise ArgumentError(f"seed: got {seed}, expected 0 to 2**64 - 1")
@@ -54,7 +61,8 @@ def bits(seed: int, stream: int | str, count: int) -> Words:
 def uniform(
     seed: int, stream: int | str, shape: Sequence[int], low: float = 0.0, high: float = 1.0
 ) -> Float32:
-    """float32 numbers of ``shape``: low + (high - low) k / 2**24, k uniform below 2**24, rounded to float32 once.
+    """float32 numbers of ``shape``: low + (high - low) k / 2**24, k uniform below 2**24, rounded to float32
+    once.
 
     The sum is formed in float64; no function but + and x is used, so that every machine gives the same bits.
     Raises ArgumentError unless low <= high, both finite.
@@ -68,10 +76,11 @@ def uniform(
 def integers(
     seed: int, stream: int | str, shape: Sequence[int], high: int
 ) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """int64 numbers of ``shape`` from 0 to high - 1: the product of 64 random bits with ``high``, without its low 64
-    bits.
+    """int64 numbers of ``shape`` from 0 to high - 1: the product of 64 random bits with ``high``, without
+    its low 64 bits.
 
-    Each number's probability is off by less than 2**-64 of the whole. Raises ArgumentError unless 1 <= high <= 2**31.
+    Each number's probability is off by less than 2**-64 of the whole. Raises ArgumentError unless 1 <= high
+    <= 2**31.
     """
     if not 1 <= high <= 2**31:
         raise ArgumentError(f"high: got {high}, expected 1 to 2**31")
@@ -83,7 +92,8 @@ def integers(
 
 @dataclass(frozen=True)
 class Stream:
-    """A seed and a dotted name: every parameter has a stream of its own, so that none depends on what else exists."""
+    """A seed and a dotted name: every parameter has a stream of its own, so that none depends on what else
+    exists."""
 
     seed: int
     name: str = ""

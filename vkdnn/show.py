@@ -123,7 +123,9 @@ def _adamw(shape: Shape) -> Sequence[Array]:
 
 
 def _row(op: Op) -> Callable[[Shape], Sequence[Array]]:
-    dtype = {"i": "int32", "x": "int32", "b": "bool"}
+    # Where several dtypes will do, one that a conversion does not leave as it is.
+    number = "int32" if op.types.endswith(":f") else "float32"
+    dtype = {"i": "int32", "x": "int32", "b": "bool", "a": number, "n": number}
 
     def make(shape: Shape) -> Sequence[Array]:
         names = ("x",) if op.arity == 1 else ("a", "b") if op.arity == 2 else ("condition", "a", "b")

@@ -1,4 +1,4 @@
-"""ReLU linear attention (RLA): softmax-free attention whose state has a fixed size, over the scans of vkdnn.ops.scan.
+"""ReLU linear attention (RLA): attention without softmax, whose state has a fixed size, over vkdnn.ops.scan.
 
 Decoding token by token must give the bits of the whole sequence at once, in every scan order.
 """
@@ -24,13 +24,14 @@ VARIANTS = {"rla2": 1e-4, "rla": 1e-6}
 
 @dataclass(frozen=True)
 class ReLULinearAttention:
-    """q', k' = relu(RoPE(RMSNorm(x Wq, x Wk))) per head, v = x Wv; output rows are weighted means of v, then x Wo.
+    """q', k' = relu(RoPE(RMSNorm(x Wq, x Wk))) per head, v = x Wv; output rows are weighted means of v,
+    then x Wo.
 
     rla2   sum_i (q'·k_i') v_i / (sum_i q'·k_i' + 1e-4)
     rla    sum_i (q'·k_i') v_i / (sqrt(sum_i (q'·k_i')²) + 1e-6)
 
-    Sums run over tokens i <= t of the same document, with ``causal=False`` over all tokens. ``order`` is that of the
-    scans: "sequential" or "chunked".
+    Sums run over tokens i <= t of the same document, with ``causal=False`` over all tokens. ``order`` is
+    that of the scans: "sequential" or "chunked".
     """
 
     width: int
@@ -66,8 +67,8 @@ class ReLULinearAttention:
     def __call__(self, params: Params, x: Any, boundary: Any = None) -> Array:
         """x [B, T, width] float32 -> the same shape.
 
-        ``boundary`` [B, T] int32 or bool is nonzero where a document starts: causal sums start there anew. Raises
-        ShapeError for other shapes of x.
+        ``boundary`` [B, T] int32 or bool is nonzero where a document starts: causal sums start there anew.
+        Raises ShapeError for other shapes of x.
         """
         x = asarray(x)
         if x.ndim != 3 or x.shape[-1] != self.width:
@@ -88,7 +89,8 @@ class ReLULinearAttention:
         return self._output(params, main.bp, sum_(q * z, axis=-1, keepdims=True))
 
     def init_state(self, batch: int) -> Params:
-        """The state before the first token, on the current device: {"b": ScanState} and, for rla2, {"z": ScanState}.
+        """The state before the first token, on the current device: {"b": ScanState} and, for rla2, {"z":
+        ScanState}.
 
         Raises ArgumentError for a layer that is not causal.
         """
@@ -105,7 +107,8 @@ class ReLULinearAttention:
     ) -> tuple[Array, Params]:
         """The next tokens: x [B, T, width] and the state so far -> [B, T, width] and the state after.
 
-        ``position`` int32 [1] is the number of tokens before; T may be 1. Bits are those of the whole sequence.
+        ``position`` int32 [1] is the number of tokens before; T may be 1. Bits are those of the whole
+        sequence.
         """
         x = asarray(x)
         q, k, v = self._project(params, x, arange(x.shape[1]) + position)
@@ -135,7 +138,8 @@ class ReLULinearAttention:
 
 
 def _l2(squares: Array | None) -> Array:
-    """sqrt of q . (A q) = sum of squared scores, [B, T, H] -> [B, T, H, 1]; gradient 0 where no score is positive."""
+    """sqrt of q . (A q) = sum of squared scores, [B, T, H] -> [B, T, H, 1]; gradient 0 where no score is
+    positive."""
     assert squares is not None
     squares = squares.reshape(*squares.shape, 1)
     positive = squares > 0.0

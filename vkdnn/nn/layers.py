@@ -1,6 +1,8 @@
-"""Layers as frozen dataclasses: ``init(stream)`` makes parameters (NumPy), calling one applies it to parameters.
+"""Layers as frozen dataclasses: ``init(stream)`` makes parameters (NumPy), calling one applies it to
+parameters.
 
-A layer must never hold an array: parameters are plain nested dicts that the caller keeps, moves and differentiates.
+A layer must never hold an array: parameters are plain nested dicts that the caller keeps, moves and
+differentiates.
 """
 
 from __future__ import annotations
@@ -37,8 +39,12 @@ class Linear:
 
     def init(self, stream: Stream) -> Params:
         """{"weight": [inputs, outputs]} and with ``bias`` {"bias": [outputs]}."""
-        bound = self.gain * math.sqrt(3.0 / self.inputs)  # a square root is exact to the last bit on every machine
-        params: Params = {"weight": stream.child("weight").uniform((self.inputs, self.outputs), -bound, bound)}
+        bound = self.gain * math.sqrt(
+            3.0 / self.inputs
+        )  # a square root is exact to the last bit on every machine
+        params: Params = {
+            "weight": stream.child("weight").uniform((self.inputs, self.outputs), -bound, bound)
+        }
         if self.bias:
             params["bias"] = np.zeros(self.outputs, np.float32)
         return params
@@ -51,7 +57,8 @@ class Linear:
 
 @dataclass(frozen=True)
 class Embedding:
-    """Rows of a table [vocab, width] by number: int32 [...] -> float32 [..., width]; numbers outside are clamped.
+    """Rows of a table [vocab, width] by number: int32 [...] -> float32 [..., width]; numbers outside are
+    clamped.
 
     Rows are uniform with standard deviation ``gain``.
     """
@@ -88,8 +95,8 @@ class RMSNorm:
 
 @dataclass(frozen=True)
 class RoPE:
-    """Rotary position embedding (Su et al. 2021), rotate-half form: element i and i + head_dim/2 turn by the angle
-    position · base^(-2i/head_dim).
+    """Rotary position embedding (Su et al. 2021), rotate-half form: element i and i + head_dim/2 turn by
+    the angle position · base^(-2i/head_dim).
 
     Frequencies, angles, cos and sin are vkdnn's own functions of float32 numbers, so their bits are defined.
     """

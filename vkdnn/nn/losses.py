@@ -13,12 +13,14 @@ from vkdnn.ops.shape import expand_dims, take_along_axis
 def cross_entropy(logits: Any, targets: Any) -> Array:
     """Mean over all positions of logsumexp(logits) - logits[target], in nats.
 
-    logits [..., V] float32, targets [...] int32 or uint32 (clamped to 0 ... V-1) -> a scalar. Raises ShapeError unless
-    targets have the shape of logits without the last axis.
+    logits [..., V] float32, targets [...] int32 or uint32 (clamped to 0 ... V-1) -> a scalar. Raises
+    ShapeError unless targets have the shape of logits without the last axis.
     """
     logits = asarray(logits, [targets])
     targets = asarray(targets, [logits])
     if logits.ndim < 1 or targets.shape != logits.shape[:-1]:
-        raise ShapeError(f"targets: got shape {targets.shape} for logits {logits.shape}, expected {logits.shape[:-1]}")
+        raise ShapeError(
+            f"targets: got shape {targets.shape} for logits {logits.shape}, expected {logits.shape[:-1]}"
+        )
     chosen = take_along_axis(logits, expand_dims(targets, -1), -1)
     return mean(logsumexp(logits, keepdims=True) - chosen)

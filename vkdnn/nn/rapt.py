@@ -113,7 +113,8 @@ class RAPTBlock:
 
 @dataclass(frozen=True)
 class RAPTModel:
-    """Embedding, ``layers`` blocks, a last RMSNorm and an output projection of its own (not tied to the embedding).
+    """Embedding, ``layers`` blocks, a last RMSNorm and an output projection of its own (not tied to the
+    embedding).
 
     >>> import numpy as np
     >>> model = RAPTModel(RAPTConfig(width=16, layers=1, heads=2, key_width=8, value_width=8, hidden=16))
@@ -140,7 +141,8 @@ class RAPTModel:
         return Linear(self.config.width, self.config.vocab, gain=0.5)
 
     def init(self, seed: int, device: Device | None = None) -> Params:
-        """Parameters of a seed as Arrays on ``device`` (default: the current one); the same bits everywhere."""
+        """Parameters of a seed as Arrays on ``device`` (default: the current one); the same bits
+        everywhere."""
         stream = Stream(seed)
         params = {
             "embedding": self.embedding.init(stream.child("embedding")),
@@ -154,7 +156,8 @@ class RAPTModel:
     def __call__(self, params: Params, tokens: Any, boundary: Any = None) -> Array:
         """tokens [B, T] int32 -> logits [B, T, vocab] float32.
 
-        ``boundary`` [B, T] int32 is nonzero where a document starts. Raises ShapeError and DtypeError for other tokens.
+        ``boundary`` [B, T] int32 is nonzero where a document starts. Raises ShapeError and DtypeError for
+        other tokens.
         """
         tokens = _tokens(tokens, 2, "[B, T]")
         x = self.embedding(params["embedding"], tokens)
@@ -173,7 +176,8 @@ class RAPTModel:
         return cross_entropy(self(params, tokens[:, :-1], boundary), tokens[:, 1:])
 
     def init_state(self, batch: int, device: Device | None = None) -> Params:
-        """The state before the first token: {"position": int32 [1], "layers": one attention state a layer}."""
+        """The state before the first token: {"position": int32 [1], "layers": one attention state a
+        layer}."""
         with device or current_device():
             layers = [self.block.attention.init_state(batch) for _ in range(self.config.layers)]
             return {"position": array(np.zeros(1, np.int32)), "layers": layers}
@@ -183,8 +187,9 @@ class RAPTModel:
     ) -> tuple[Array, Params]:
         """The next token [B] int32 and the state so far -> logits [B, vocab] and the state after.
 
-        Several tokens at once [B, T] give logits [B, T, vocab]: a prompt. Logits equal those of the whole sequence bit
-        for bit. ``boundary`` has the shape of the tokens. Put it inside vk.jit, and donate the state.
+        Several tokens at once [B, T] give logits [B, T, vocab]: a prompt. Logits equal those of the whole
+        sequence bit for bit. ``boundary`` has the shape of the tokens. Put it inside vk.jit, and donate the
+        state.
         """
         token = asarray(token)
         tokens = _tokens(token.reshape(-1, 1) if token.ndim == 1 else token, 2, "[B] or [B, T]")
