@@ -111,6 +111,17 @@ float square_root(float x) {
 float square_root(float x) { return magnitude_bits(x) == 0u ? x : sqrt(x); }
 #endif
 
+// ---- comparison, on bits: a compiler may turn a choice by a float comparison into a minimum that drops NaN
+
+int order_key(float x) {  // ascending with x; the same for both zeros
+    int i = floatBitsToInt(x);
+    return i < 0 ? -(i & 0x7fffffff) : i;
+}
+bool is_ordered(float a, float b) { return max(magnitude_bits(a), magnitude_bits(b)) <= 0x7f800000u; }
+bool is_less(float a, float b) { return is_ordered(a, b) && order_key(a) < order_key(b); }
+bool is_less_equal(float a, float b) { return is_ordered(a, b) && order_key(a) <= order_key(b); }
+bool is_equal(float a, float b) { return is_ordered(a, b) && order_key(a) == order_key(b); }
+
 // NaN if either is NaN; -0 below +0.
 float maximum(float a, float b) {
     uint same = floatBitsToUint(a) & floatBitsToUint(b);

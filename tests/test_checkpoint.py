@@ -106,8 +106,8 @@ def test_damaged_and_foreign_files_are_refused(tmp_path):
 def test_digest_sees_names_shapes_dtypes_and_bits():
     one = np.zeros(2, np.float32)
     values = [
-        {"x": one}, {"y": one}, {"x": one.reshape(1, 2)}, {"x": np.zeros(2, np.int32)}, {"x": one + np.float32(1e-30)},
-        {"x": -one}, {"x": one, "y": one}, {"x": [one]},
+        {"x": one}, {"y": one}, {"x": one.reshape(1, 2)}, {"x": np.zeros(2, np.int32)},
+        {"x": one + np.float32(1e-30)}, {"x": -one}, {"x": one, "y": one}, {"x": [one]},
     ]  # fmt: skip
     assert len({checkpoint.digest(v) for v in values}) == len(values)
     assert checkpoint.digest({"x": one}) == checkpoint.digest({"x": vk.array(one)})

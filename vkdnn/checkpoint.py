@@ -48,8 +48,8 @@ def save(
     tensors = _host(whole)
     if tree.flatten(_nested(dict.fromkeys(tensors, 0)))[1] != tree.flatten(whole)[1]:
         raise ArgumentError(
-            "params, state: got a tree whose names do not give it back; expected non-empty dicts with keys
-            that hold " "no dots and are no numbers, and lists"
+            "params, state: got a tree whose names do not give it back; expected lists and non-empty dicts "
+            "with keys that hold no dots and are no numbers"
         )
     try:
         text = json.dumps(dict(metadata or {}), sort_keys=True)
@@ -76,8 +76,8 @@ def load(path: str | os.PathLike[str], device: Device | None = None) -> Checkpoi
         ) from None
     if header.get("format") != _FORMAT:
         raise CheckpointError(
-            f"checkpoint: {path} has format {header.get('format')!r}, expected {_FORMAT!r}; write it with
-            vkdnn"
+            f"checkpoint: {path} has format {header.get('format')!r}, expected {_FORMAT!r}; "
+            "write it with vkdnn"
         )
     arrays = {name: array(values, dtype=values.dtype.name, device=device) for name, values in tensors.items()}
     whole = _nested(arrays)

@@ -51,8 +51,9 @@ class Commands(TyperGroup):
 
 
 def complain(error: BaseException) -> None:
-    """An error as a line on stderr, never wrapped."""
-    Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
+    """An error on stderr: one line, wrapped between words on a terminal only."""
+    console = Console(stderr=True, highlight=False)
+    console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=not console.is_terminal)
 
 
 def output(as_json: bool = False) -> Console:

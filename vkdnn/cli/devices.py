@@ -61,7 +61,8 @@ def devices(
         if as_json:
             complain(VkdnnError(trouble))
         else:
-            output().print(f"[yellow]note:[/] {escape(trouble)}")
+            console = output()
+            console.print(f"[yellow]note:[/] {escape(trouble)}", soft_wrap=not console.is_terminal)
 
 
 def _row(info: DeviceInfo, default: str | None, probe: bool) -> dict[str, Any]:
