@@ -26,12 +26,12 @@ class RAPTConfig:
     """Sizes and choices of a RAPTModel. ``order`` is that of the scans: "sequential" or "chunked"."""
 
     vocab: int = 256
-    width: int = 128
+    width: int = 96
     layers: int = 2
-    heads: int = 4
+    heads: int = 3
     key_width: int = 32
     value_width: int = 32
-    hidden: int = 256
+    hidden: int = 192
     order: str = "sequential"
     variant: str = "rla2"
     eps: float = 1e-6  # of every RMSNorm
@@ -47,11 +47,11 @@ class RAPTConfig:
 class TrainDefaults:
     """How the main job trains the default RAPTConfig on bytes of text."""
 
-    steps: int = 300
-    batch: int = 8
-    tokens: int = 128
-    learning_rate: float = 3e-3
-    warmup_steps: int = 20
+    steps: int = 600
+    batch: int = 16
+    tokens: int = 64
+    learning_rate: float = 4e-3
+    warmup_steps: int = 40
     min_ratio: float = 0.1
     weight_decay: float = 0.1
     clip_norm: float = 1.0
