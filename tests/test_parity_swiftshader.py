@@ -9,7 +9,7 @@ import pytest
 
 ICD = os.environ.get("VKDNN_SWIFTSHADER_ICD", "")
 FOLDER = Path(__file__).parent
-# Its compiler is slow: one small case of each kind. The elementary functions run there in test_numerics_glsl.py.
+# Its compiler is slow: one small case of each kind. Elementary functions: test_numerics_glsl.py.
 CASES = (
     "test_ops_elementwise.py::test_constants_are_no_ground_for_simplification",
     "test_ops_elementwise.py::test_comparisons_and_logic",

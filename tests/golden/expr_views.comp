@@ -9,6 +9,7 @@ layout(push_constant) uniform Push {
     uint count;
 };
 
+#define ZERO_BITS (base_out0 >> 31u)
 // numerics.glsl
 
 // Fused elementwise kernel: every output element is one expression of the inputs at its own index.
@@ -18,14 +19,14 @@ void main() {
         uint i0 = i / 200u;
         int t0 = int(i1);
         bool t2 = (t0 < 100);
-        float t3 = (int(i1) >= 0 && int(i1) < 100) ? in0[base_in0 + i0 * 200u - i1 * 2u + 199u] : 0.0;
+        float t3 = (int(i1) >= 0 && int(i1) < 100) ? in0[base_in0 + i0 * 200u - i1 * 2u + 199u] : ZERO;
         bool t5 = (int(i1) >= 0 && int(i1) < 100);
-        float t6 = (t5 ? t3 : 0.0);
-        float t7 = (int(i1 - 100u) >= 0 && int(i1 - 100u) < 100) && (int(i1 - 150u) >= 0 && int(i1 - 150u) < 50) ? in0[base_in0 + i0 * 200u + i1 - 150u] : 0.0;
+        float t6 = (t5 ? t3 : ZERO);
+        float t7 = (int(i1 - 100u) >= 0 && int(i1 - 100u) < 100) && (int(i1 - 150u) >= 0 && int(i1 - 150u) < 50) ? in0[base_in0 + i0 * 200u + i1 - 150u] : ZERO;
         bool t8 = (int(i1 - 150u) >= 0 && int(i1 - 150u) < 50);
-        float t9 = (t8 ? t7 : 0.0);
+        float t9 = (t8 ? t7 : ZERO);
         bool t10 = (int(i1 - 100u) >= 0 && int(i1 - 100u) < 100);
-        float t11 = (t10 ? t9 : 0.0);
+        float t11 = (t10 ? t9 : ZERO);
         float t12 = (t2 ? t6 : t11);
         float t13 = to_float(t0);
         float t14 = mul(t12, t13);

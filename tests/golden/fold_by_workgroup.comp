@@ -11,13 +11,14 @@ layout(push_constant) uniform Push {
     uint rows;
 };
 
+#define ZERO_BITS (base_out0 >> 31u)
 // numerics.glsl
 
 // e^x
 float exp_(float x) {
     bool t0 = is_nan(x);
-    bool t1 = (88.72283 < x);
-    bool t2 = (x < -87.33654);
+    bool t1 = is_less(88.72283, x);
+    bool t2 = is_less(x, -87.33654);
     float t3 = mul(x, 1.442695);
     float t4 = add(t3, 12582912.0);
     float t5 = sub(t4, 12582912.0);
@@ -52,7 +53,7 @@ float exp_(float x) {
     uint t34 = (t33 << 23u);
     uint t35 = (t32 + t34);
     float t36 = bits_to_float(t35);
-    float t37 = (t2 ? 0.0 : t36);
+    float t37 = (t2 ? ZERO : t36);
     float t38 = (t1 ? uintBitsToFloat(0x7f800000u) : t37);
     float t39 = (t0 ? x : t38);
     return t39;
@@ -86,7 +87,7 @@ void main() {
         float reduced0 = lanes[0];
         barrier();
         float t6 = reduced0;
-        float lane1 = uintBitsToFloat(0x80000000u);
+        float lane1 = NEGATIVE_ZERO;
         for (uint e = lane; e < 200u; e += 128u) {
             uint i1 = e;
             float t0 = in0[base_in0 + i0 * 200u + i1];

@@ -8,6 +8,7 @@ layout(push_constant) uniform Push {
     uint base_out0;
 };
 
+#define ZERO_BITS (base_out0 >> 31u)
 // numerics.glsl
 
 // Scatter-add of 40 source rows into 50 table rows, stage "start" of a stable

@@ -14,6 +14,7 @@ layout(push_constant) uniform Push {
     uint base_out0;
 };
 
+#define ZERO_BITS (base_out0 >> 31u)
 // numerics.glsl
 
 // Scatter-add of 40 source rows into 50 table rows, stage "sum" of a stable
@@ -22,7 +23,7 @@ void main() {
     for (uint i = gl_GlobalInvocationID.x; i < 400u; i += gl_NumWorkGroups.x * 64u) {
         uint row = i / 8u, column = i % 8u;
         uint first = uint(in1[base_in1 + row]), last = first + uint(in2[base_in2 + row]);
-        float sum = 0.0;
+        float sum = ZERO;
         for (uint s = first; s < last; ++s) {
             row = s;
             row = uint(in0[base_in0 + row]);

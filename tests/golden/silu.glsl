@@ -1,11 +1,11 @@
 // x sigmoid(x) (Ramachandran et al. 2017)
 float silu_(float x) {
-    bool t0 = (30.0 < x);
-    bool t1 = (x < -93.0);
-    bool t2 = (x < 0.0);
+    bool t0 = is_less(30.0, x);
+    bool t1 = is_less(x, -93.0);
+    bool t2 = is_less(x, ZERO);
     float t3 = absolute(x);
     float t4 = negate(t3);
-    bool t5 = (t4 < -93.0);
+    bool t5 = is_less(t4, -93.0);
     float t6 = (t5 ? -93.0 : t4);
     float t7 = mul(t6, 1.442695);
     float t8 = add(t7, 12582912.0);
@@ -51,7 +51,7 @@ float silu_(float x) {
     float t48 = add(1.0, t47);
     float t49 = (t2 ? t44 : t48);
     float t50 = mul(x, t49);
-    bool t51 = (t50 == 0.0);
+    bool t51 = is_equal(t50, ZERO);
     uint t52 = bits_to_uint(x);
     uint t53 = (t52 & 0xfffff000u);
     float t54 = bits_to_float(t53);
@@ -105,7 +105,7 @@ float silu_(float x) {
     float t102 = sub(t99, t101);
     float t103 = (t2 ? t97 : t102);
     float t104 = mul(x, t103);
-    float t105 = mul(0.0, t49);
+    float t105 = mul(ZERO, t49);
     float t106 = add(t104, t105);
     float t107 = add(t67, t106);
     float t108 = add(t50, t107);
@@ -113,7 +113,7 @@ float silu_(float x) {
     float t110 = mul(t109, t39);
     float t111 = mul(t110, 5.421010862427522e-20);
     float t112 = (t2 ? t111 : t109);
-    float t113 = (t1 ? uintBitsToFloat(0x80000000u) : t112);
+    float t113 = (t1 ? NEGATIVE_ZERO : t112);
     float t114 = (t0 ? x : t113);
     return t114;
 }

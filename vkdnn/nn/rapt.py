@@ -47,10 +47,10 @@ class RAPTConfig:
 class TrainDefaults:
     """How the main job trains the default RAPTConfig on bytes of text."""
 
-    steps: int = 600
+    steps: int = 700
     batch: int = 16
     tokens: int = 64
-    learning_rate: float = 4e-3
+    learning_rate: float = 5e-3
     warmup_steps: int = 40
     min_ratio: float = 0.1
     weight_decay: float = 0.1
