@@ -38,6 +38,9 @@ from vkdnn.ops.shape import (
     take_along_axis,
     transpose,
 )
+from vkdnn.ops.scan import outer_col, scan_prefix_outer, scan_suffix_outer
 from vkdnn.transform import grad, jit, value_and_grad, vjp
+
+from vkdnn import nn, optim, random  # isort: skip  (they use the functions above)
 
 __version__ = "0.1.0"

@@ -230,7 +230,8 @@ class VulkanDevice(Device):
         self.max_words = info.limits.max_buffer_bytes // 4
         limits = info.limits
         self.target = Target(
-            info.kind == "software", limits.max_workgroup_invocations, limits.shared_memory_bytes
+            info.kind == "software", limits.max_workgroup_invocations, limits.shared_memory_bytes,
+            limits.subgroup_size,
         )
         strategies = opened.strategies
         self.defines = tuple(

@@ -26,6 +26,7 @@ class Target:
     software: bool
     max_invocations: int = 256
     shared_bytes: int = 32_768
+    subgroup_size: int = 1
 
 
 @dataclass(frozen=True)

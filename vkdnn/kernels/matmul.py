@@ -71,7 +71,10 @@ class MatmulSpec(KernelSpec):
         return f"{head}\n  a in0[{self.a}]\n  b in1[{self.b}]\n{self.body.text()}\n{stores}\n"
 
     def schedules(self, target: Target) -> tuple[MatmulSchedule, ...]:
-        direct = MatmulSchedule(16, 8, (8, 4), 0)
+        # Wide vector units pay for loads lane by lane, so they want many products a load; compilers of narrow ones
+        # cannot hold so many values.
+        wide = target.subgroup_size >= 8
+        direct = MatmulSchedule(16, 8, (8, 4), 0) if wide else MatmulSchedule(4, 4, (8, 8), 0)
         narrow = MatmulSchedule(1, 1, (64, 1), 0)
         staged = MatmulSchedule(4, 4, (16, 16), 16)
         if self.m < 4 or self.n < 4:

@@ -166,8 +166,8 @@ class ScanSpec(KernelSpec):
         stage = min(16, 2048 // self.columns)
         single = ScanSchedule(32, 1, self.columns <= UNROLLED_COLUMNS, stage)
         looped, several = ScanSchedule(64, 1, False, 0), ScanSchedule(8, 4, False, 0)
-        if target.software:
-            return (several, looped, single) if self.rows > 8 else (looped, single)
+        if target.software:  # spare rows cost as much as real ones there
+            return (several if self.rows > 8 else ScanSchedule(8, 1, False, 0), looped, single)
         return (single, looped, several)
 
     def groups(self, sizes: tuple[int, ...], schedule: ScanSchedule) -> Groups:

@@ -36,6 +36,8 @@ class Limits:
     max_bindings: int
     memory_bytes: int
     """Size of the largest device-local heap."""
+    subgroup_size: int = 1
+    """Invocations that run in step: the width of the vector unit on software devices."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,8 @@ def _make_instance(vk: Any) -> Any:
 
 def _describe(vk: Any, handle: Any, index: int) -> DeviceInfo:
     # Structures of newer versions that a driver does not know stay zero.
-    driver = vk.VkPhysicalDeviceDriverProperties()
+    subgroup = vk.VkPhysicalDeviceSubgroupProperties()
+    driver = vk.VkPhysicalDeviceDriverProperties(pNext=subgroup)
     sizes = vk.VkPhysicalDeviceMaintenance3Properties(pNext=driver)
     identity = vk.VkPhysicalDeviceIDProperties(pNext=sizes)
     every = vk.VkPhysicalDeviceProperties2(pNext=identity)
@@ -188,11 +191,16 @@ def _describe(vk: Any, handle: Any, index: int) -> DeviceInfo:
         driver_version=_text(vk, driver.driverInfo) or f"{int(properties.driverVersion):#x}",
         api_version=_version(int(properties.apiVersion)),
         uuid=bytes(identity.deviceUUID).hex(),
-        limits=_limits(properties.limits, int(sizes.maxMemoryAllocationSize), _largest_heap(vk, handle)),
+        limits=_limits(
+            properties.limits,
+            int(sizes.maxMemoryAllocationSize),
+            _largest_heap(vk, handle),
+            int(subgroup.subgroupSize),
+        ),
     )
 
 
-def _limits(limits: Any, max_allocation: int, heap_bytes: int) -> Limits:
+def _limits(limits: Any, max_allocation: int, heap_bytes: int, subgroup_size: int) -> Limits:
     def three(values: Any) -> tuple[int, int, int]:
         return int(values[0]), int(values[1]), int(values[2])
 
@@ -208,6 +216,7 @@ def _limits(limits: Any, max_allocation: int, heap_bytes: int) -> Limits:
             int(limits.maxPerStageDescriptorStorageBuffers), int(limits.maxDescriptorSetStorageBuffers)
         ),
         memory_bytes=heap_bytes,
+        subgroup_size=max(1, subgroup_size),
     )
 
 
