@@ -19,9 +19,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--update-golden", action="store_true", help="write tests/golden anew from what is rendered now"
-    )
+    parser.addoption("--update-golden", action="store_true", help="write tests/golden anew from what is rendered now")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -33,9 +33,7 @@ def attention(layer, p, x, boundary=None):
     )
     scores = np.einsum("bthk,bihk->bhti", q, k)
     if layer.causal:
-        document = (
-            np.zeros((batch, tokens)) if boundary is None else np.cumsum(np.asarray(boundary) != 0, axis=1)
-        )
+        document = np.zeros((batch, tokens)) if boundary is None else np.cumsum(np.asarray(boundary) != 0, axis=1)
         seen = np.tril(np.ones((tokens, tokens))) * (document[:, :, None] == document[:, None, :])
         scores = scores * seen[:, None]
     if layer.variant == "rla":

@@ -66,9 +66,7 @@ def test_an_explicit_dtype_converts(both):
         vk.array([1.0], dtype="float64")
 
 
-@pytest.mark.parametrize(
-    "make", [lambda: vk.array([2**40], dtype="int32"), lambda: vk.full(2, 2**40, "int32")]
-)
+@pytest.mark.parametrize("make", [lambda: vk.array([2**40], dtype="int32"), lambda: vk.full(2, 2**40, "int32")])
 def test_integers_that_do_not_fit_are_refused(make):
     with pytest.raises(DtypeError, match=str(2**40)):
         make()
@@ -247,6 +245,4 @@ def test_joining_numpy_arrays_with_arrays_of_another_device():
     with vk.device():
         assert vk.concatenate([np.zeros(2), x]).numpy().tolist() == [0, 0, 1]
         assert vk.stack([x, np.ones(1)]).numpy().tolist() == [[1], [1]]
-        assert (x + np.ones(1)).numpy().tolist() == [2] and vk.maximum(np.ones(1), x).device is vk.device(
-            "cpu"
-        )
+        assert (x + np.ones(1)).numpy().tolist() == [2] and vk.maximum(np.ones(1), x).device is vk.device("cpu")

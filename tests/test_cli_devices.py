@@ -98,6 +98,4 @@ def test_errors_are_one_line_on_stderr_without_traceback():
     command = [sys.executable, "-c", code, "train", "--text", "/no/such/file"]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ, check=False)
     assert done.returncode == 1 and done.stdout == ""
-    assert done.stderr == (
-        "error: text: /no/such/file does not exist; name a text file or a folder of text files\n"
-    )
+    assert done.stderr == ("error: text: /no/such/file does not exist; name a text file or a folder of text files\n")

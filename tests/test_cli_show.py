@@ -71,9 +71,7 @@ def test_a_device_shows_its_own_shader():
 
 def test_without_a_disassembler_it_says_how_to_get_one(monkeypatch):
     which = show.shutil.which
-    monkeypatch.setattr(
-        show.shutil, "which", lambda name, **k: None if name == "spirv-dis" else which(name, **k)
-    )
+    monkeypatch.setattr(show.shutil, "which", lambda name, **k: None if name == "spirv-dis" else which(name, **k))
     result = run("exp")
     assert result.exit_code == 0 and "install the Debian package spirv-tools" in result.stdout
     result = run("exp", "--stage", "spirv")

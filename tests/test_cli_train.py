@@ -58,9 +58,7 @@ def test_a_run_tells_how_it_went_and_writes_its_files(trained):
 def test_generate_gives_the_same_text_on_every_device(trained):
     folder, _ = trained
     arguments = ["generate", folder, "--prompt", "The ", "--bytes", 12, "--seed", 7]
-    device, reference = (
-        json.loads(run(*arguments, "--json", "--device", d).stdout) for d in (vk.device().name, "cpu")
-    )
+    device, reference = (json.loads(run(*arguments, "--json", "--device", d).stdout) for d in (vk.device().name, "cpu"))
     assert device == reference and len(bytes.fromhex(device["bytes"])) == 12
     plain = run(*arguments, "--device", "cpu")
     assert plain.exit_code == 0 and plain.stdout == f"The {device['text']}\n"
@@ -116,9 +114,7 @@ def test_differing_bits_are_exit_status_1(monkeypatch, tmp_path):
 
 
 def test_training_on_the_reference_in_the_chunked_order(tmp_path):
-    result = run(
-        "train", *TINY, "--order", "chunked", "--steps", 1, "--device", "cpu", "--out", tmp_path / "r"
-    )
+    result = run("train", *TINY, "--order", "chunked", "--steps", 1, "--device", "cpu", "--out", tmp_path / "r")
     assert result.exit_code == 0, result.stderr
     assert "device   cpu" in result.stdout and "trained on the reference itself" in result.stdout
 

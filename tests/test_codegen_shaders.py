@@ -56,9 +56,7 @@ X, W, B = argument(6, 200), argument(200, 40), argument(40)
 
 GRAPHS = {
     "expr": lambda: [vk.where(X > 0.0, vk.exp(X), 0.25) + vk.transpose(argument(200, 6))],
-    "views": lambda: [
-        vk.concatenate([X[:, ::-2], vk.pad(X[:, :50], [(0, 0), (50, 0)])], axis=1) * vk.arange(200)
-    ],
+    "views": lambda: [vk.concatenate([X[:, ::-2], vk.pad(X[:, :50], [(0, 0), (50, 0)])], axis=1) * vk.arange(200)],
     "softmax": lambda: [vk.softmax(X * 2 + argument(200))],
     "norms": lambda: [vk.rms_norm(X, argument(200)), vk.layer_norm(X)],
     "sums": lambda: [
@@ -190,9 +188,7 @@ def test_all_shaders_are_valid(tmp_path):
 
 
 def test_no_shader_trusts_what_compilers_break():
-    forbidden = re.compile(
-        r"\b(fma|isnan|isinf|mix|dot|inversesqrt|mod|pow|exp|exp2|log|log2|sin|cos|tan|tanh)\s*\("
-    )
+    forbidden = re.compile(r"\b(fma|isnan|isinf|mix|dot|inversesqrt|mod|pow|exp|exp2|log|log2|sin|cos|tan|tanh)\s*\(")
     sources = [r.glsl for r in all_shaders()[0]]
     for folder, ending in (("templates", ".j2"), ("shaders", ".glsl")):
         sources += [p.read_text() for p in resources.folder(folder).iterdir() if p.name.endswith(ending)]
@@ -224,9 +220,7 @@ def test_every_row_of_the_table_prints():
     ],
 )
 def test_literals(value, dtype, text):
-    bits = (
-        int(np.array(value, np.int64).astype(dtype.numpy).view(np.uint32)) if dtype.category in "iu" else None
-    )
+    bits = int(np.array(value, np.int64).astype(dtype.numpy).view(np.uint32)) if dtype.category in "iu" else None
     if bits is None:
         bits = int(value) if dtype is bool_ else int(np.float32(value).view(np.uint32))
     assert glsl.literal(bits, dtype) == text

@@ -32,9 +32,7 @@ def test_the_reference_needs_no_vulkan(tmp_path):
         "PATH": "/usr/bin:/bin",
         "HOME": str(tmp_path),
     }
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     with vk.device("cpu"):
         slope = vk.grad(lambda x: vk.sum(vk.softmax(x) * x))(vk.array([1.0, 2.0])).numpy().tolist()

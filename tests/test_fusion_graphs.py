@@ -113,9 +113,7 @@ def run(graph):
 
 
 def fast(examples):
-    return settings(
-        max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-    )
+    return settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 @fast(300)

@@ -76,8 +76,7 @@ def test_patterns_without_a_rule_still_run(both):
         ]
 
     assert all(
-        len(steps(r)) >= 2
-        for r in run(vk.Array(leaf((6, 8), vk.float32)), vk.Array(leaf((8, 8), vk.float32)))[:5]
+        len(steps(r)) >= 2 for r in run(vk.Array(leaf((6, 8), vk.float32)), vk.Array(leaf((8, 8), vk.float32)))[:5]
     )
     found = both(run, x, w)
     y = x.astype(float) @ w

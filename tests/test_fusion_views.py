@@ -36,9 +36,7 @@ def chains(draw, longest=6):
     shape = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=4)))
     first, steps = shape, []
     for _ in range(draw(st.integers(1, longest))):
-        kind = draw(
-            st.sampled_from(["reshape", "permute", "slice", "pad", "broadcast", "map", "join", "sum", "iota"])
-        )
+        kind = draw(st.sampled_from(["reshape", "permute", "slice", "pad", "broadcast", "map", "join", "sum", "iota"]))
         size = int(np.prod(shape))
         if kind == "reshape":
             args = factorisations(size, draw) if size else shape
@@ -101,9 +99,7 @@ def in_vkdnn(x, steps):
         elif kind == "sum":
             x = vk.sum(x, args, keepdims=True)
         elif kind == "iota":
-            x = x + vk.broadcast_to(
-                vk.arange(x.shape[args]).reshape(-1, *(1,) * (x.ndim - args - 1)), x.shape
-            )
+            x = x + vk.broadcast_to(vk.arange(x.shape[args]).reshape(-1, *(1,) * (x.ndim - args - 1)), x.shape)
         else:
             x = x * 2 + 1
     return x
@@ -133,9 +129,7 @@ def in_numpy(x, steps):
 
 
 def fast(examples):
-    return settings(
-        max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-    )
+    return settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 # Values are small integers and sums of them, so that every order of additions gives the same float.

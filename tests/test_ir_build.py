@@ -82,9 +82,7 @@ def test_dtypes_meet_as_bool_integer_float(a, b):
     both = {a, b}
     assert (x + y).dtype is (float32 if float32 in both else uint32 if uint32 in both else int32)
     assert (x < y).dtype is bool_
-    assert build.apply("where", leaf((2,), bool_), x, y).dtype is (
-        bool_ if both == {bool_} else (x + y).dtype
-    )
+    assert build.apply("where", leaf((2,), bool_), x, y).dtype is (bool_ if both == {bool_} else (x + y).dtype)
     assert (x / y).dtype is float32
 
 

@@ -131,9 +131,7 @@ def test_pieces_cover_the_space_once():
 def test_affine_indices():
     index = Affine(3, (10, -1))
     assert str(index) == "3 + 10*i0 + -1*i1" and str(Affine.zero(2)) == "0"
-    assert index + Affine.dim(2, 1) == Affine(3, (10, 0)) and index.scaled(2).shifted(-6) == Affine(
-        0, (20, -2)
-    )
+    assert index + Affine.dim(2, 1) == Affine(3, (10, 0)) and index.scaled(2).shifted(-6) == Affine(0, (20, -2))
     assert Box((2, 3), start=4).values(index).tolist() == [[43, 42, 41], [53, 52, 51]]
     data = np.arange(20)
     assert strided(data, 3, (5, -1), (2, 3)).tolist() == [[3, 2, 1], [8, 7, 6]]

@@ -83,9 +83,7 @@ def test_folds_of_every_length(both, forced, n):
             basic.div(e, written_fold("add", e)[:, None]),
             basic.add(evaluate("log", scaled), shift[:, 0]),
         ]
-    for name, want, got in zip(
-        ("sum", "max", "min", "mean", "softmax", "logsumexp"), wanted, found, strict=True
-    ):
+    for name, want, got in zip(("sum", "max", "min", "mean", "softmax", "logsumexp"), wanted, found, strict=True):
         assert bits_equal(want, got).all(), f"{name} over {n}: rows {np.argwhere(~bits_equal(want, got))[:5]}"
 
 
@@ -102,9 +100,7 @@ def test_folds_over_every_choice_of_axes(both, forced):
         rest = [a for a in range(3) if a not in axes]
         rows = np.transpose(x, (*rest, *axes)).reshape(int(np.prod([x.shape[a] for a in rest])), -1)
         with exact():
-            want = written_fold("add", rows * np.float32(2)).reshape(
-                [1 if a in axes else x.shape[a] for a in range(3)]
-            )
+            want = written_fold("add", rows * np.float32(2)).reshape([1 if a in axes else x.shape[a] for a in range(3)])
         assert bits_equal(want, got).all(), axes
     assert found[-2].shape == () and bits_equal(found[-2], found[-3].reshape(())).all()
     assert (found[-1] == x.max(axis=(0, 2))).all()
@@ -115,9 +111,7 @@ def test_a_long_fold_along_the_first_axis(both):
     total, scaled = both(lambda x: [vk.sum(x, axis=0), vk.softmax(x * 0.01, axis=0)], x)
     with exact():
         assert bits_equal(total, written_fold("add", x.T)).all()
-    assert (
-        abs(scaled[:, 0].sum(dtype=np.float64) - 1) < 1e-5
-    )  # a float64 sum of float32 values: not compared by bits
+    assert abs(scaled[:, 0].sum(dtype=np.float64) - 1) < 1e-5  # a float64 sum of float32 values: not compared by bits
 
 
 def test_large_numbers_of_rows_stride_over_what_is_left(both, forced):

@@ -167,9 +167,7 @@ def test_views_and_epilogues_in_every_schedule(both, forced):
     scores, rectified = both(run, x, y, b)
     heads = x.transpose(0, 2, 1, 3).astype(float)
     np.testing.assert_allclose(scores, heads[:, ::-1] @ heads.swapaxes(-1, -2), rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(
-        rectified, np.maximum(x[..., ::2].astype(float) @ y[::-2] + b, 0), rtol=1e-4, atol=1e-4
-    )
+    np.testing.assert_allclose(rectified, np.maximum(x[..., ::2].astype(float) @ y[::-2] + b, 0), rtol=1e-4, atol=1e-4)
 
 
 def test_hard_values(both):
@@ -178,9 +176,7 @@ def test_hard_values(both):
     a, b = (flush(rng.permutation(np.resize(calm, 140 * 9))) for _ in range(2))
     a, b = a.reshape(9, 140), b.reshape(140, 9)
     a[2, 139], a[5, 0] = np.nan, np.inf
-    border = [
-        x * np.float32(2.0**-63) for x in (normal(12, 9, 140), normal(13, 140, 9))
-    ]  # products about 2**-126
+    border = [x * np.float32(2.0**-63) for x in (normal(12, 9, 140), normal(13, 140, 9))]  # products about 2**-126
     found = both(lambda *xs: [xs[0] @ xs[1], xs[2] @ xs[3]], a, b, *border)
     with exact():
         assert bits_equal(found[0], written_product(a, b)).all()
@@ -199,9 +195,7 @@ def test_infinity_times_a_padding_lane_is_nothing(both):
 def test_products_are_rounded_before_they_are_added(both):
     a, c = np.float32(1 + 2.0**-12), np.float32(-(1 + 2.0**-11))
     rows, columns = np.array([[a, 1.0]], np.float32), np.array([[a], [c]], np.float32)
-    product, plain, epilogue = both(
-        lambda a, b, r, s: [r @ s, a * a + b, r[:, :1] @ s[:1] + b], a, c, rows, columns
-    )
+    product, plain, epilogue = both(lambda a, b, r, s: [r @ s, a * a + b, r[:, :1] @ s[:1] + b], a, c, rows, columns)
     assert product.item() == plain.item() == epilogue.item() == 0  # fused it would be 2**-24
 
 
@@ -211,9 +205,7 @@ def test_sums_start_from_plus_zero(both):
         np.array([[-0.0, -1.0], [0.0, -0.0], [1.0, 2.0]], np.float32),
         np.array([[0.0, -0.0]] * 2, np.float32),
     )
-    found = both(
-        lambda a, b: [a[:, :1] @ b[:1], a @ b, a @ vk.zeros((2, 5)), vk.zeros((5, 3)) @ a], rows, columns
-    )
+    found = both(lambda a, b: [a[:, :1] @ b[:1], a @ b, a @ vk.zeros((2, 5)), vk.zeros((5, 3)) @ a], rows, columns)
     with exact():
         assert bits_equal(found[0], written_product(rows[:, :1], columns[:1])).all()
         assert bits_equal(found[1], written_product(rows, columns)).all()

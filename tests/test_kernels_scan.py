@@ -113,9 +113,7 @@ ORDERS = list(WRITTEN)
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize(
-    ("tokens", "key", "value"), [(5, 3, 2), (63, 2, 1), (64, 1, 2), (65, 2, 3), (70, 130, 2)]
-)
+@pytest.mark.parametrize(("tokens", "key", "value"), [(5, 3, 2), (63, 2, 1), (64, 1, 2), (65, 2, 3), (70, 130, 2)])
 def test_the_reference_has_the_written_order(order, tokens, key, value):
     k, v, p, r, a0, b0 = inputs(1, tokens, 1, key, value)
     with vk.device("cpu"):

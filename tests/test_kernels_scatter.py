@@ -140,9 +140,7 @@ def test_take_and_gather_have_the_values_of_numpy(both):
 
     found = both(run, table, index)
     assert (found[0] == table[index]).all() and (found[3] == table[index]).all()
-    assert (found[1] == np.take(table, index, axis=1)).all() and (
-        found[2] == np.take(table, index, axis=-1)
-    ).all()
+    assert (found[1] == np.take(table, index, axis=1)).all() and (found[2] == np.take(table, index, axis=-1)).all()
     assert (found[4] == table[::-1, :, 0][index] * 2).all()
     along = np.broadcast_to(index[0, :4].reshape(1, 4, 1), (5, 4, 1))
     assert (found[6] == np.take_along_axis(table, along, 2)).all()

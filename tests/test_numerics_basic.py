@@ -99,9 +99,7 @@ def nearest_float32(value):
     """The float32 nearest to an integer, ties to even, in exact arithmetic."""
     low = np.float32(value)
     candidates = [np.nextafter(low, np.float32(-np.inf)), low, np.nextafter(low, np.float32(np.inf))]
-    return min(
-        candidates, key=lambda c: (abs(Fraction(float(c)) - value), int(np.float32(c).view(np.uint32)) & 1)
-    )
+    return min(candidates, key=lambda c: (abs(Fraction(float(c)) - value), int(np.float32(c).view(np.uint32)) & 1))
 
 
 def test_integers_become_the_nearest_float():

@@ -62,9 +62,7 @@ TWINS = {
 def run(expressions, a, b, defines, library=""):
     """Words of each GLSL expression over a and b, one row an expression."""
     a, b = (np.ascontiguousarray(x).view(np.uint32) for x in (a, b))
-    stores = "\n".join(
-        f"        result[i + {k}u * count] = bits_to_uint({e});" for k, e in enumerate(expressions)
-    )
+    stores = "\n".join(f"        result[i + {k}u * count] = bits_to_uint({e});" for k, e in enumerate(expressions))
     source = f"""#version 450
 {defines}layout(local_size_x = 64) in;
 layout(push_constant) uniform Sizes {{ uint count; }};
@@ -84,9 +82,7 @@ void main() {{
     (spirv,) = compile_many([ShaderRequest(source, "numerics test", defines, "numerics test")])
     buffers = [device.allocate(n, host=True) for n in (a.size, b.size, a.size * len(expressions))]
     whole = [Region.whole(buffer) for buffer in buffers]
-    launch = Launch(
-        spirv, "numerics test", tuple(buffers), (a.size,), (64, 1, 1), tuple(whole[:2]), tuple(whole[2:])
-    )
+    launch = Launch(spirv, "numerics test", tuple(buffers), (a.size,), (64, 1, 1), tuple(whole[:2]), tuple(whole[2:]))
     recording = device.record([launch], uploads=buffers[:2], downloads=buffers[2:])
     recording.stage(buffers[0], a)
     recording.stage(buffers[1], b)

@@ -99,9 +99,7 @@ def test_every_row_was_tried():
 
 def test_constants_are_no_ground_for_simplification(both):
     """-0 + 0 is +0, 0 / 0 and inf * 0 are NaN: a driver's compiler must not see zeros to fold away."""
-    special_values = np.array(
-        [0.0, -0.0, 1, -1.5, np.inf, -np.inf, np.nan, 2.0**-126, -(2.0**-126), 1e38], np.float32
-    )
+    special_values = np.array([0.0, -0.0, 1, -1.5, np.inf, -np.inf, np.nan, 2.0**-126, -(2.0**-126), 1e38], np.float32)
 
     def run(x, y):
         nothing, once = vk.arange(1), vk.arange(x.size) * 0
@@ -217,9 +215,7 @@ WEIGHTS = np.array([1.0, -2.0, 0.5, 3.0, 1.5, -1.0, 2.0])
 
 
 def test_every_float_row_has_its_gradient_tested():
-    float_rows = {
-        n for n, op in OPS.items() if op.types.endswith("f") or op.types[0] + op.types[-1] in ("f=", "n=")
-    }
+    float_rows = {n for n, op in OPS.items() if op.types.endswith("f") or op.types[0] + op.types[-1] in ("f=", "n=")}
     assert float_rows <= set(TRUE) | OTHERS
 
 
@@ -254,9 +250,7 @@ def test_gradients_agree_with_central_differences(both):
             left[k], right[k] = at - step, at + step
             slope = (function(*right) - function(*left)) / (2 * step) * WEIGHTS[: at.size]
             # float32 gradients of well-conditioned points: a few ULP from the rounding of value and slope.
-            np.testing.assert_allclose(
-                found.pop(0), slope, rtol=2e-5, atol=2e-6, err_msg=f"{name} argument {k}"
-            )
+            np.testing.assert_allclose(found.pop(0), slope, rtol=2e-5, atol=2e-6, err_msg=f"{name} argument {k}")
     assert not found
 
 

@@ -70,9 +70,7 @@ def test_results_against_float64(order, shape, cut, causal):
         bounds[1, shape[1] - 1] = 1
     with vk.device("cpu"):
         results = scan_prefix_outer(*arrays, boundary=bounds, causal=causal, order=order)
-        for name, got, want in zip(
-            ScanPrefix._fields, results, written(*arrays, bounds, causal), strict=True
-        ):
+        for name, got, want in zip(ScanPrefix._fields, results, written(*arrays, bounds, causal), strict=True):
             error = np.abs(got.numpy() - want).max() / np.abs(want).max()
             assert error < 3e-6, (name, error)
 
@@ -106,9 +104,7 @@ def test_nan_stays_where_it_is(order):
 
     def results(*arrays):
         def loss(*a):
-            return sum(
-                (vk.sum(x[:, 80:]) for x in scan_prefix_outer(*a, boundary=bounds, order=order)[:5]), 0.0
-            )
+            return sum((vk.sum(x[:, 80:]) for x in scan_prefix_outer(*a, boundary=bounds, order=order)[:5]), 0.0)
 
         with vk.device("cpu"):
             found = [x.numpy() for x in scan_prefix_outer(*arrays, boundary=bounds, order=order)]
@@ -177,9 +173,7 @@ def test_suffix_scans_against_float64(order):
 
 
 @order_given
-@pytest.mark.parametrize(
-    "cuts", [[70], [64, 128], [10, 20, 149], list(range(1, 150))], ids=["1", "2", "3", "all"]
-)
+@pytest.mark.parametrize("cuts", [[70], [64, 128], [10, 20, 149], list(range(1, 150))], ids=["1", "2", "3", "all"])
 def test_pieces_have_the_bits_of_the_whole(order, cuts):
     k, v, p, r, a0, b0 = inputs(2, 150, 1, 3, 2)
     bounds = np.zeros((2, 150), bool)
@@ -225,9 +219,7 @@ def test_sequences_of_a_batch_may_stand_at_different_positions():
             rows = slice(n, n + 1)
             start = scan_state(1, 1, 3, 2, order="chunked")
             ready.append(scan_step(start, *(x[rows, : lengths[n]] for x in (k, v, p)))[1])
-        state = type(ready[0])(
-            *(None if x[0] is None else vk.concatenate(x) for x in zip(*ready, strict=True))
-        )
+        state = type(ready[0])(*(None if x[0] is None else vk.concatenate(x) for x in zip(*ready, strict=True)))
         for j in range(3):
             token = [np.stack([x[n, lengths[n] + j] for n in range(2)])[:, None] for x in (k, v, p)]
             results, state = scan_step(state, *token)
@@ -262,10 +254,7 @@ def test_gradients_against_differences_in_float64(order, causal, cut):
         return sum((w * x).sum() for w, x in zip(weights, written(*a, bounds, causal), strict=True))
 
     with vk.device("cpu"):
-        slopes = [
-            s.numpy().astype(np.float64)
-            for s in vk.grad(loss, argnums=tuple(range(6)))(*map(vk.array, arrays))
-        ]
+        slopes = [s.numpy().astype(np.float64) for s in vk.grad(loss, argnums=tuple(range(6)))(*map(vk.array, arrays))]
     for i, slope in enumerate(slopes):
         towards = rng.standard_normal(slope.shape)
         ends = []
@@ -297,9 +286,7 @@ def test_gradients_have_the_same_bits_on_the_device(both, order):
 def test_the_gradient_of_v_is_a_suffix_scan(order):
     k, v, p, g, _, _ = inputs(2, 130, 1, 3, 2)
     with vk.device("cpu"):
-        slope = vk.grad(lambda v: vk.sum(scan_prefix_outer(k, v, p, order=order).bp * vk.array(g)))(
-            vk.array(v)
-        )
+        slope = vk.grad(lambda v: vk.sum(scan_prefix_outer(k, v, p, order=order).bp * vk.array(g)))(vk.array(v))
         suffix = scan_suffix_outer(outer_col(g, p), k, order=order).sx
         assert bits_equal(slope.numpy(), suffix.numpy()).all()
 

@@ -33,9 +33,7 @@ def float64_adamw(optimizer, params, gradient_of, steps):
     for step in range(steps):
         grads = {name: gradient_of(p) for name, p in params.items()}
         norm = math.sqrt(sum((g**2).sum() for g in grads.values()))
-        done = min(
-            max((step - optimizer.warmup_steps) / (optimizer.total_steps - optimizer.warmup_steps), 0), 1
-        )
+        done = min(max((step - optimizer.warmup_steps) / (optimizer.total_steps - optimizer.warmup_steps), 0), 1)
         low = optimizer.min_ratio
         rate = optimizer.learning_rate * (low + (1 - low) * (1 + math.cos(math.pi * done)) / 2)
         if step < optimizer.warmup_steps:

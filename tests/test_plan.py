@@ -23,9 +23,7 @@ def test_an_array_takes_the_place_of_one_that_is_done():
 
 
 lives = st.lists(
-    st.tuples(st.integers(1, 50), st.integers(0, 12), st.integers(0, 5)).map(
-        lambda t: life(t[0], t[1], t[1] + t[2])
-    ),
+    st.tuples(st.integers(1, 50), st.integers(0, 12), st.integers(0, 5)).map(lambda t: life(t[0], t[1], t[1] + t[2])),
     max_size=25,
 )
 
@@ -66,9 +64,7 @@ def planned(function, *arrays, donated=(0,)):
 def test_elementwise_results_take_their_arguments_place():
     assert planned(lambda p, m, g: [p - g, m * 0.9 + g], (4,), (4,), (4,), donated=(0, 1)) == {0: 0, 1: 1}
     assert planned(lambda x: [vk.softmax(x)], (3, 5)) == {0: 0}
-    assert planned(lambda x, y, w: [x + y @ w], (3, 3), (3, 3), (3, 3)) == {
-        0: 0
-    }  # an epilogue reads its own element
+    assert planned(lambda x, y, w: [x + y @ w], (3, 3), (3, 3), (3, 3)) == {0: 0}  # an epilogue reads its own element
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,5 @@ def test_arrays_beyond_one_buffer_are_refused(device, monkeypatch):
         with pytest.raises(MemoryLimitError, match=r"4004 bytes, but one buffer of .* holds 4000"):
             vk.array(np.zeros(1001))
         with pytest.raises(MemoryLimitError, match="an intermediate of shape"):
-            vk.sum(
-                vk.softmax(vk.zeros((40, 40)) @ vk.array(np.ones((40, 20))) @ vk.array(np.ones((20, 30))))
-            ).numpy()
+            vk.sum(vk.softmax(vk.zeros((40, 40)) @ vk.array(np.ones((40, 20))) @ vk.array(np.ones((20, 30))))).numpy()
         assert vk.sum(vk.array(np.ones(1000))).item() == 1000

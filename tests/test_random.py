@@ -23,10 +23,7 @@ def test_uniform_is_a_function_of_seed_stream_and_index():
     assert x.dtype == np.float32 and x.shape == (2, 3)
     longer = random.uniform(1, "layers.0.weight", (20,), -1.0, 1.0)
     assert np.array_equal(longer[:6], x.ravel())
-    assert (
-        random.Stream(1).child("layers").child(0).child("weight").uniform((6,), -1, 1).tolist()
-        == x.ravel().tolist()
-    )
+    assert random.Stream(1).child("layers").child(0).child("weight").uniform((6,), -1, 1).tolist() == x.ravel().tolist()
 
 
 @pytest.mark.parametrize(("counter", "key", "result"), KNOWN)

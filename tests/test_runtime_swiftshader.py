@@ -20,8 +20,6 @@ def test_the_suite_passes_on_swiftshader(suite):
         del environment[name]
     options = ["-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
     command = [sys.executable, "-m", "pytest", *options, folder / suite]
-    done = subprocess.run(
-        command, cwd=folder.parent, env=environment, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(command, cwd=folder.parent, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout

@@ -82,8 +82,7 @@ def test_a_warm_start_calls_no_compiler(unique, monkeypatch):
 def test_two_processes_at_once_agree(unique):
     glsl = request(unique).glsl
     processes = [
-        subprocess.Popen([sys.executable, "-c", WARM_START, glsl], stdout=subprocess.PIPE, text=True)
-        for _ in range(4)
+        subprocess.Popen([sys.executable, "-c", WARM_START, glsl], stdout=subprocess.PIPE, text=True) for _ in range(4)
     ]
     digests = {process.communicate()[0].split()[1] for process in processes}
     assert [process.returncode for process in processes] == [0] * 4

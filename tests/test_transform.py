@@ -80,9 +80,7 @@ def test_has_aux(device):
 
 
 def test_vjp_takes_a_gradient_of_the_value_s_shape(device):
-    value, pull = vk.vjp(
-        lambda x, w: {"y": x @ w, "s": vk.sum(x)}, vk.array(ones(2, 3)), vk.array(ones(3, 2))
-    )
+    value, pull = vk.vjp(lambda x, w: {"y": x @ w, "s": vk.sum(x)}, vk.array(ones(2, 3)), vk.array(ones(3, 2)))
     x_slope, w_slope = pull({"y": vk.array(ones(2, 2)), "s": vk.array(10.0)})
     assert value["y"].numpy().tolist() == [[3, 3], [3, 3]]
     assert x_slope.numpy().tolist() == [[12] * 3] * 2 and w_slope.numpy().tolist() == [[2, 2]] * 3

@@ -23,6 +23,7 @@ from vkdnn.ops.reduce import (
     softmax,
     sum,
 )
+from vkdnn.ops.scan import outer_col, scan_prefix_outer, scan_suffix_outer
 from vkdnn.ops.shape import (
     broadcast_to,
     concatenate,
@@ -38,7 +39,6 @@ from vkdnn.ops.shape import (
     take_along_axis,
     transpose,
 )
-from vkdnn.ops.scan import outer_col, scan_prefix_outer, scan_suffix_outer
 from vkdnn.transform import grad, jit, value_and_grad, vjp
 
 from vkdnn import nn, optim, random  # isort: skip  (they use the functions above)

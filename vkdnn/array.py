@@ -78,7 +78,7 @@ class Array(Operators):
         """The storage of a computed array."""
         buffer = self.node.buffer
         assert buffer is not None
-        return buffer  # type: ignore[no-any-return]
+        return buffer
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         array = self.numpy()
@@ -113,7 +113,7 @@ class Array(Operators):
     def _map(self, op: str, *operands: Any) -> Array:
         arrays = [o for o in operands if isinstance(o, Array)]
         device = common_device(op, arrays)
-        with_arrays = [array(o, device=device) if isinstance(o, np.ndarray) else o for o in operands]
+        with_arrays = [array(o, device=device) if isinstance(o, (np.ndarray, list)) else o for o in operands]
         return Array(build.apply(op, *(o.node if isinstance(o, Array) else o for o in with_arrays)), device)
 
     def __matmul__(self, other: Any) -> Array:
@@ -210,8 +210,10 @@ def _converted(host: npt.NDArray[Any], dtype: DType) -> npt.NDArray[Any]:
         return host != 0
     if host.dtype.kind == "f":
         with basic.exact():
-            return basic.to_int32(flush(host.astype(np.float32))) if dtype is dtypes.int32 else basic.to_uint32(
-                flush(host.astype(np.float32))
+            return (
+                basic.to_int32(flush(host.astype(np.float32)))
+                if dtype is dtypes.int32
+                else basic.to_uint32(flush(host.astype(np.float32)))
             )
     if host.size:
         info = np.iinfo(dtype.numpy)

@@ -76,8 +76,7 @@ def load(path: str | os.PathLike[str], device: Device | None = None) -> Checkpoi
         ) from None
     if header.get("format") != _FORMAT:
         raise CheckpointError(
-            f"checkpoint: {path} has format {header.get('format')!r}, expected {_FORMAT!r}; "
-            "write it with vkdnn"
+            f"checkpoint: {path} has format {header.get('format')!r}, expected {_FORMAT!r}; write it with vkdnn"
         )
     arrays = {name: array(values, dtype=values.dtype.name, device=device) for name, values in tensors.items()}
     whole = _nested(arrays)
@@ -103,10 +102,7 @@ def _host(values: Any) -> dict[str, np.ndarray[Any, Any]]:
     leaves, _ = tree.flatten(values)
     realize([leaf for leaf in leaves if isinstance(leaf, Array)])
     names = tree.paths(values)
-    return {
-        name: np.ascontiguousarray(leaf).reshape(np.shape(leaf))
-        for name, leaf in zip(names, leaves, strict=True)
-    }
+    return {name: np.ascontiguousarray(leaf).reshape(np.shape(leaf)) for name, leaf in zip(names, leaves, strict=True)}
 
 
 def _nested(leaves: Mapping[str, Any]) -> Any:

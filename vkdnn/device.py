@@ -230,7 +230,9 @@ class VulkanDevice(Device):
         self.max_words = info.limits.max_buffer_bytes // 4
         limits = info.limits
         self.target = Target(
-            info.kind == "software", limits.max_workgroup_invocations, limits.shared_memory_bytes,
+            info.kind == "software",
+            limits.max_workgroup_invocations,
+            limits.shared_memory_bytes,
             limits.subgroup_size,
         )
         strategies = opened.strategies
@@ -263,9 +265,7 @@ class VulkanDevice(Device):
         self, tasks: Sequence[Task], uploads: Sequence[Any], downloads: Sequence[Any], progress: Progress | None = None
     ) -> Run:
         schedules = [t.spec.schedules(self.target)[0] for t in tasks]
-        spirv = compile_many(
-            [self.shader(t.spec, s) for t, s in zip(tasks, schedules, strict=True)], progress=progress
-        )
+        spirv = compile_many([self.shader(t.spec, s) for t, s in zip(tasks, schedules, strict=True)], progress=progress)
         launches = [self._launch(*parts) for parts in zip(tasks, schedules, spirv, strict=True)]
         return _VulkanRun(self.opened.record(launches, uploads, downloads))
 

@@ -143,4 +143,4 @@ class Program:
                     argument.donate()
             elif any(storage(o) is node for o in self.outputs):
                 found[node] = self.device.upload(argument)  # its slot is staged anew by the next call
-        return [found[n] if n in found else n.buffer for n in map(storage, self.outputs)]
+        return [found.get(n, n.buffer) for n in map(storage, self.outputs)]

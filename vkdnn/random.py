@@ -58,9 +58,7 @@ def bits(seed: int, stream: int | str, count: int) -> Words:
     return philox(counter, (seed & 0xFFFFFFFF, seed >> 32)).reshape(-1)[:count]
 
 
-def uniform(
-    seed: int, stream: int | str, shape: Sequence[int], low: float = 0.0, high: float = 1.0
-) -> Float32:
+def uniform(seed: int, stream: int | str, shape: Sequence[int], low: float = 0.0, high: float = 1.0) -> Float32:
     """float32 numbers of ``shape``: low + (high - low) k / 2**24, k uniform below 2**24, rounded to float32
     once.
 
@@ -73,9 +71,7 @@ def uniform(
     return flush((low + (high - low) * fraction).astype(np.float32)).reshape(tuple(shape))
 
 
-def integers(
-    seed: int, stream: int | str, shape: Sequence[int], high: int
-) -> np.ndarray[Any, np.dtype[np.int64]]:
+def integers(seed: int, stream: int | str, shape: Sequence[int], high: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     """int64 numbers of ``shape`` from 0 to high - 1: the product of 64 random bits with ``high``, without
     its low 64 bits.
 

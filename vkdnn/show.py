@@ -110,9 +110,7 @@ def _scatter_add(rows: int, width: int, tokens: int) -> Sequence[Array]:
 
 def _cross_entropy(rows: int, classes: int) -> Sequence[Array]:
     targets = argument("targets", (rows,), "int32")
-    loss, gradient = vk.value_and_grad(lambda z: cross_entropy(z, targets))(
-        argument("logits", (rows, classes))
-    )
+    loss, gradient = vk.value_and_grad(lambda z: cross_entropy(z, targets))(argument("logits", (rows, classes)))
     return [loss, gradient]
 
 
@@ -130,9 +128,7 @@ def _row(op: Op) -> Callable[[Shape], Sequence[Array]]:
     def make(shape: Shape) -> Sequence[Array]:
         names = ("x",) if op.arity == 1 else ("a", "b") if op.arity == 2 else ("condition", "a", "b")
         letters = op.types[: op.arity]
-        operands = [
-            argument(n, shape, dtype.get(t, "float32")).node for n, t in zip(names, letters, strict=True)
-        ]
+        operands = [argument(n, shape, dtype.get(t, "float32")).node for n, t in zip(names, letters, strict=True)]
         return [Array(build.apply(op.name, *operands))]
 
     return make
@@ -215,9 +211,7 @@ def _portable(step: Step) -> ShaderRequest:
     spec = step.spec
     chosen = spec.schedules(Target(software=False))[0]
     text = spec.text()
-    return ShaderRequest(
-        render(spec, chosen, PORTABLE), f"{text}\nschedule {chosen}", "portable", text.split("\n")[0]
-    )
+    return ShaderRequest(render(spec, chosen, PORTABLE), f"{text}\nschedule {chosen}", "portable", text.split("\n")[0])
 
 
 def graph_text(outputs: Sequence[Array]) -> str:
@@ -255,13 +249,9 @@ def disassemble(spirv: bytes) -> str:
     program = shutil.which("spirv-dis")
     if program is None:
         raise CompileError(_NO_DISASSEMBLER)
-    done = subprocess.run(
-        [program, "--no-color", "-"], input=spirv, capture_output=True, timeout=60, check=False
-    )
+    done = subprocess.run([program, "--no-color", "-"], input=spirv, capture_output=True, timeout=60, check=False)
     if done.returncode:
-        raise CompileError(
-            f"{program} failed: {done.stderr.decode(errors='replace').strip()}; update spirv-tools"
-        )
+        raise CompileError(f"{program} failed: {done.stderr.decode(errors='replace').strip()}; update spirv-tools")
     return done.stdout.decode(errors="replace").rstrip()
 
 

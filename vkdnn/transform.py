@@ -93,7 +93,7 @@ def value_and_grad(function: Function, argnums: int | Sequence[int] = 0, has_aux
         value, pull = vjp(partial, *(arguments[i] for i in numbers))
         if not isinstance(value, Array) or value.size != 1:
             raise ShapeError(
-                f"grad: the function's value is {getattr(value, 'shape', type(value).__name__)}, expected a scalar array"
+                f"grad: the value is {getattr(value, 'shape', type(value).__name__)}, expected a scalar array"
             )
         gradients = pull(Array(build.full(value.shape, 1.0), value._device))
         answer = gradients[0] if isinstance(argnums, int) else gradients
@@ -128,9 +128,7 @@ class _Traced:
     def __init__(
         self, function: Function, structure: tree.Structure, leaves: list[Any], donated: list[int], device: Device
     ):
-        parameters = [
-            Array(leaf(_shape(x), _dtype(x), f"argument {i}"), device) for i, x in enumerate(leaves)
-        ]
+        parameters = [Array(leaf(_shape(x), _dtype(x), f"argument {i}"), device) for i, x in enumerate(leaves)]
         with device, tracing.trace():
             result = function(*tree.unflatten(structure, list(parameters)))
         outputs, self.structure = tree.flatten(result)

@@ -45,8 +45,8 @@ def pullback(results: Sequence[Node], gradients: Sequence[Node], wrt: Sequence[N
                 if family not in CALL_RULES:
                     raise VkdnnError(f"grad: {family} has no derivative")
                 found = CALL_RULES[family](node, call_results[node], call_gradients[node])
-                for arg, gradient in zip(node.args, found, strict=True):
-                    accumulate(arg, gradient)
+                for arg, contribution in zip(node.args, found, strict=True):
+                    accumulate(arg, contribution)
             continue
         if node not in total or not node.args:
             continue
@@ -55,8 +55,8 @@ def pullback(results: Sequence[Node], gradients: Sequence[Node], wrt: Sequence[N
             call_results.setdefault(node.args[0], {})[node.attrs[0]] = node
             continue
         rule = _map_rule if node.kind == "map" else RULES[node.kind]
-        for arg, gradient in zip(node.args, rule(node, total[node]), strict=True):
-            accumulate(arg, gradient)
+        for arg, contribution in zip(node.args, rule(node, total[node]), strict=True):
+            accumulate(arg, contribution)
     return [total.get(node) for node in wrt]
 
 

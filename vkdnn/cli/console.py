@@ -29,9 +29,7 @@ DeviceOption = Annotated[
         "the NumPy reference. Default: VKDNN_DEVICE, else the best Vulkan device.",
     ),
 ]
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print the result as JSON, everything else on stderr.")
-]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON, everything else on stderr.")]
 
 
 class Commands(TyperGroup):
@@ -72,9 +70,7 @@ def find_device(selector: str | None) -> vk.Device:
     try:
         return vk.device(selector)
     except DeviceError as error:
-        raise DeviceError(
-            f"{error}. Or use --device cpu, the NumPy reference, which needs no Vulkan"
-        ) from None
+        raise DeviceError(f"{error}. Or use --device cpu, the NumPy reference, which needs no Vulkan") from None
 
 
 def short_name(device: vk.Device) -> str:

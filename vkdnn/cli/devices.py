@@ -30,9 +30,7 @@ EXAMPLES = """\
 def devices(
     probe: Annotated[
         bool,
-        typer.Option(
-            "--probe", help="Open each device, test its arithmetic and print the strategies chosen."
-        ),
+        typer.Option("--probe", help="Open each device, test its arithmetic and print the strategies chosen."),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:

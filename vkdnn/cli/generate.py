@@ -43,9 +43,7 @@ def generate(
     """Generate text with a trained model."""
     start = prompt.encode(errors="surrogateescape")
     if not start:
-        raise ArgumentError(
-            "--prompt: got no text, expected at least one character; leave it out for the default"
-        )
+        raise ArgumentError("--prompt: got no text, expected at least one character; leave it out for the default")
     model, params, metadata = load_model(checkpoint, find_device(device))
     made = generate_bytes(model, params, start, count, temperature, seed)
     if as_json:

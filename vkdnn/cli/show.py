@@ -69,15 +69,11 @@ def show(
     if as_json:
         records = [_record(s, stage) for s in shown]
         graph = graph_text(outputs).split("\n")
-        print_json(
-            {"op": chosen.name, "sizes": list(sizes or chosen.sizes), "graph": graph, "kernels": records}
-        )
+        print_json({"op": chosen.name, "sizes": list(sizes or chosen.sizes), "graph": graph, "kernels": records})
         return
     if stage in (Stage.ir, Stage.all):
         named = zip(chosen.dims or ("shape",) * len(chosen.sizes), sizes or chosen.sizes, strict=False)
-        where = (
-            ", ".join(f"{d} {n}" for d, n in named) if chosen.dims else f"shape {list(sizes or chosen.sizes)}"
-        )
+        where = ", ".join(f"{d} {n}" for d, n in named) if chosen.dims else f"shape {list(sizes or chosen.sizes)}"
         _heading(console, f"{chosen.name}: {chosen.doc}; {where}")
         console.print(graph_text(outputs), markup=False)
     for number, kernel in enumerate(shown, 1):
@@ -128,9 +124,7 @@ def _record(kernel: Shown, stage: Stage) -> dict[str, Any]:
 
 def _list(console: Console, as_json: bool) -> None:
     if as_json:
-        print_json(
-            [{"op": e.name, "doc": e.doc, "dims": e.dims, "sizes": e.sizes} for e in OPERATIONS.values()]
-        )
+        print_json([{"op": e.name, "doc": e.doc, "dims": e.dims, "sizes": e.sizes} for e in OPERATIONS.values()])
         return
     for e in OPERATIONS.values():
         sizes = f" ({' '.join(e.dims)})" if e.dims else ""

@@ -68,15 +68,9 @@ def train(
     ] = None,
     batch: Annotated[int, typer.Option(min=1, metavar="N", help="Windows of text a step.")] = _DEFAULT.batch,
     length: Annotated[int, typer.Option(min=1, metavar="N", help="Bytes a window.")] = _DEFAULT.length,
-    width: Annotated[
-        int, typer.Option(min=2, metavar="N", help="Width of the model.")
-    ] = _DEFAULT.config.width,
-    layers: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Blocks of the model.")
-    ] = _DEFAULT.config.layers,
-    heads: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Attention heads a block.")
-    ] = _DEFAULT.config.heads,
+    width: Annotated[int, typer.Option(min=2, metavar="N", help="Width of the model.")] = _DEFAULT.config.width,
+    layers: Annotated[int, typer.Option(min=1, metavar="N", help="Blocks of the model.")] = _DEFAULT.config.layers,
+    heads: Annotated[int, typer.Option(min=1, metavar="N", help="Attention heads a block.")] = _DEFAULT.config.heads,
     order: Annotated[
         str,
         typer.Option(metavar="ORDER", help="Order of the scans: [bold]sequential[/] or [bold]chunked[/]."),
@@ -85,9 +79,7 @@ def train(
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of parameters and batches.")] = _DEFAULT.seed,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", "-o", metavar="FOLDER", help="Folder for the results. Default: runs/DATE-TIME."
-        ),
+        typer.Option("--out", "-o", metavar="FOLDER", help="Folder for the results. Default: runs/DATE-TIME."),
     ] = None,
     device: DeviceOption = None,
     verify: Annotated[

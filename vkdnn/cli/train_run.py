@@ -70,9 +70,7 @@ class Run:
         parity: Parity | None = None
         stopped = stop.asked
         if stopped:
-            self._line(
-                "stopped", f"by Ctrl-C after step {len(losses)} of {self.job.steps}; the checkpoint is kept"
-            )
+            self._line("stopped", f"by Ctrl-C after step {len(losses)} of {self.job.steps}; the checkpoint is kept")
         else:
             try:
                 sample, parity = self._sample(trainer), self._parity()
@@ -99,9 +97,7 @@ class Run:
             TimeRemainingColumn(),
         )
         begun = saved = time.monotonic()
-        with Progress(
-            *columns, console=self.console, transient=True, disable=not terminal, expand=True
-        ) as bar:
+        with Progress(*columns, console=self.console, transient=True, disable=not terminal, expand=True) as bar:
             self.bar, self.task = bar, bar.add_task("preparing", total=None, note="")
             for number in range(1, steps + 1):
                 try:

@@ -17,9 +17,7 @@ from vkdnn.nn import RAPTConfig
 from vkdnn.train import Corpus, Job, Parity, compare, run_steps
 
 
-def run_verify(
-    job: Job, corpus: Corpus, device: vk.Device, steps: int, console: Console, as_json: bool
-) -> None:
+def run_verify(job: Job, corpus: Corpus, device: vk.Device, steps: int, console: Console, as_json: bool) -> None:
     """Print the digests and the verdict; raises typer.Exit(1) when they differ."""
     reference = vk.device("cpu")
     config = job.config

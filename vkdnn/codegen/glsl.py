@@ -29,7 +29,8 @@ def literal(bits: int, dtype: DType) -> str:
         return f"0x{bits:x}u" if bits > 0xFFFF else f"{bits}u"
     if dtype.category == "i":
         return f"{int(value)}" if value != -(2**31) else "int(0x80000000u)"
-    text = np.format_float_positional(value, unique=True, trim="0") if 1e-5 < abs(value) < 1e7 else repr(float(value))
+    short = 1e-5 < abs(value) < 1e7
+    text = np.format_float_positional(np.float32(value), unique=True, trim="0") if short else repr(float(value))
     if np.isfinite(value) and int(np.float32(float(text)).view(np.uint32)) == bits:
         return text
     return f"uintBitsToFloat(0x{bits:08x}u)"
@@ -127,7 +128,7 @@ def function(name: str) -> str:
     op = OPS[name]
     parameters, result = definition(name)
     names: dict[Node, str] = {p: p.attrs[0].note for p in parameters}
-    lines = []
+    lines: list[str] = []
     for node in toposort([result]):
         if node in names:
             continue

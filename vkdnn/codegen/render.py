@@ -48,9 +48,9 @@ def _indented(lines: Sequence[str], depth: int) -> str:
 
 def render(spec: Renderable, schedule: Any, defines: Sequence[str]) -> str:
     """GLSL of a kernel: ``defines`` are the numerics strategies (e.g. VKDNN_DIVIDE_REMAINDER)."""
-    bindings = [
-        {"name": f"in{i}", "storage": d.storage, "access": "readonly "} for i, d in enumerate(spec.inputs)
-    ] + [{"name": f"out{i}", "storage": d.storage, "access": ""} for i, d in enumerate(spec.outputs)]
+    bindings = [{"name": f"in{i}", "storage": d.storage, "access": "readonly "} for i, d in enumerate(spec.inputs)] + [
+        {"name": f"out{i}", "storage": d.storage, "access": ""} for i, d in enumerate(spec.outputs)
+    ]
     words = [f"base_{b['name']}" for b in bindings] + list(spec.size_names)
     context = {
         "bindings": bindings,

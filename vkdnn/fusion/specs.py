@@ -208,9 +208,7 @@ def _matmul(kernel: Kernel, realised: Realised) -> Step:
         a_index, b_index, body = drop(a_index), drop(b_index), remap_body(body, drop)
     # What is left of the batch is simplified; m and n stay two dims whatever their lengths.
     batch_rank = len(extents) - 2
-    kept = [
-        Affine(i.offset, i.strides[:batch_rank] + (0, 0)) for i in [a_index, b_index, *indices_of(body)]
-    ]
+    kept = [Affine(i.offset, i.strides[:batch_rank] + (0, 0)) for i in [a_index, b_index, *indices_of(body)]]
     (batch, _), shorter = simplify([*extents[:batch_rank], 1, 1], [batch_rank, 2], kept)
 
     def remap(index: Affine) -> Affine:

@@ -98,9 +98,7 @@ def through(view: Node, coords: Coords, extents: Sequence[int]) -> tuple[Coords,
         (before,) = view.attrs
         moved = tuple(c.shifted(-b) for c, b in zip(coords, before, strict=True))
         guards = tuple(
-            Guard(c, 0, n)
-            for c, n, whole in zip(moved, source.shape, view.shape, strict=True)
-            if n != whole
+            Guard(c, 0, n) for c, n, whole in zip(moved, source.shape, view.shape, strict=True) if n != whole
         )
         return moved, guards
     assert view.kind == "reshape", view.kind
@@ -146,7 +144,7 @@ def _divmod(linear: Affine, size: int, extents: Sequence[int]) -> tuple[Affine, 
             remainder[d] = stride
     highest = rest + sum(s * (n - 1) for s, n in zip(remainder, extents, strict=True) if s > 0)
     lowest = rest + sum(s * (n - 1) for s, n in zip(remainder, extents, strict=True) if s < 0)
-    if 0 <= lowest and highest < size:
+    if lowest >= 0 and highest < size:
         return Affine(over, tuple(quotient)), Affine(rest, tuple(remainder))
     d = max(range(len(extents)), key=lambda e: remainder[e])
     inner = size // remainder[d] if remainder[d] > 0 and size % remainder[d] == 0 else 0

@@ -223,9 +223,7 @@ def _load(instr: Instr, box: Box, inputs: Sequence[Array], values: dict[int, Arr
     return loaded != 0 if instr.dtype.category == "b" else loaded
 
 
-def strided(
-    data: Array, offset: int, strides: Sequence[int], extents: Sequence[int], writeable: bool = False
-) -> Array:
+def strided(data: Array, offset: int, strides: Sequence[int], extents: Sequence[int], writeable: bool = False) -> Array:
     """A view of flat ``data``: element offset + strides . i; dims of stride 0 have length 1."""
     shape = tuple(n if s else 1 for s, n in zip(strides, extents, strict=True))
     if math.prod(shape) == 0:

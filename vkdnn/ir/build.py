@@ -233,10 +233,10 @@ def fold(op: str, x: Node, axes: Shape) -> Node:
     if x.dtype is not float32:
         raise DtypeError(f"{op} over axes: got {x.dtype}, expected float32 (convert with .astype)")
     axes = tuple(sorted({normalize_axis(op, a, x.ndim) for a in axes}))
-    shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
+    shape: Shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
     count = math.prod(x.shape[a] for a in axes)
     if count == 0:
-        if op != "add" and math.prod(shape):
+        if op != "add" and 0 not in shape:
             raise ShapeError(f"{op}: no elements along axes {axes} of shape {x.shape}, and {op} has no value for none")
         return full(shape, 0.0)
     if shape == x.shape:

@@ -204,6 +204,8 @@ def const(value: float | int | bool, dtype: DType) -> Node:
     bits = int(dtypes.words(array, dtype)[0])
     if dtype is dtypes.float32 and bits & 0x7F800000 == 0:
         bits &= 0x80000000  # the contract knows no subnormals
+    if dtype is dtypes.float32 and bits & 0x7FFFFFFF > 0x7F800000:
+        bits = 0x7FC00000  # nor NaNs of several kinds
     return make("const", (), (bits,), (), dtype)
 
 

@@ -1,4 +1,4 @@
-"""The op table: every elementwise operation of vkdnn, one row each. Printer, reference, autodiff, tests and docs read it.
+"""The op table: every elementwise operation of vkdnn, one row each. Printer, reference, autodiff and tests read it.
 
 A row must say everything about its operation; nothing else in vkdnn may treat an op by its name.
 
@@ -26,6 +26,7 @@ from vkdnn.numerics import basic
 
 Derivative = Callable[..., tuple[Any, ...]]
 LN_2 = 0.6931471805599453
+_ZERO = np.zeros(1, np.float32)
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ _ROWS = (
     Op("reciprocal", "f:=", "1 / x", define=elementary.reciprocal, cost=8, derivative=lambda g, y, x: (-(g * y * y),)),
     # activations
     Op("relu", "f:=", "max(x, 0); gradient 0 at 0; NaN stays", "maximum({0}, ZERO)",
-       lambda x: basic.maximum(x, np.float32(0)), derivative=lambda g, y, x: (_zero_where(x > 0.0, g),)),
+       lambda x: basic.maximum(x, _ZERO), derivative=lambda g, y, x: (_zero_where(x > 0.0, g),)),
     Op("sigmoid", "f:=", "1 / (1 + e^-x)", define=elementary.sigmoid, cost=20,
        derivative=lambda g, y, x: (g * (y * (1.0 - y)),)),
     Op("log_sigmoid", "f:=", "log(sigmoid(x)), without cancellation", define=elementary.log_sigmoid, cost=30,

@@ -67,8 +67,7 @@ class FoldSpec(KernelSpec):
         dims = f"fold rows (rows, {', '.join(map(str, self.outer))}) elements {list(self.inner)}"
         folds = "\n".join(f"  reduced {k} = {op} over elements of %{at}" for k, (op, at) in enumerate(self.folds))
         stores = "\n".join(
-            f"  out{k}[{at}] = %{r} per {'element' if full else 'row'}"
-            for k, (r, full, at) in enumerate(self.results)
+            f"  out{k}[{at}] = %{r} per {'element' if full else 'row'}" for k, (r, full, at) in enumerate(self.results)
         )
         return f"{dims}\n{self.body.text()}\n{folds}\n{stores}\n"
 
@@ -96,7 +95,7 @@ class FoldSpec(KernelSpec):
         varying, stages = self._stages()
         names: dict[int, str] = {}
         blocks = []
-        for k, needed in enumerate(stages):
+        for needed in stages:
             for i in needed:
                 instr = self.body.instrs[i]
                 if instr.kind == "reduced":
@@ -105,23 +104,23 @@ class FoldSpec(KernelSpec):
             row_lines = glsl.statements(self.body, row_part, names, dims)
             inside = dict(names)
             element_lines = glsl.statements(self.body, [i for i in needed if i in varying], inside, dims)
-            blocks.append({"row": row_lines, "element": element_lines, "names": inside, "last": k == len(self.folds)})
+            blocks.append((row_lines, element_lines, inside))
         folds = [
             {
                 "k": k,
-                "row": block["row"],
-                "element": block["element"],
-                "value": block["names"][at],
+                "row": row,
+                "element": element,
+                "value": inside[at],
                 "identity": glsl.literal(int(np.float32(FOLDS[op]).view(np.uint32)), self.body.instrs[at].dtype),
-                "combine": {"add": "add", "maximum": "maximum", "minimum": "minimum"}[op],
+                "combine": op,
             }
-            for k, ((op, at), block) in enumerate(zip(self.folds, blocks, strict=False))
+            for k, ((op, at), (row, element, inside)) in enumerate(zip(self.folds, blocks, strict=False))
         ]
-        final = blocks[-1]
+        final_row, final_element, final_names = blocks[-1]
         text = {
             full: [
                 f"out{k}[{glsl.affine(at, dims, f'base_out{k}')}] = "
-                f"{glsl.stored(final['names'][r], self.body.instrs[r].dtype)};"
+                f"{glsl.stored(final_names[r], self.body.instrs[r].dtype)};"
                 for k, (r, is_full, at) in enumerate(self.results)
                 if is_full is full
             ]
@@ -137,8 +136,8 @@ class FoldSpec(KernelSpec):
             "row_coordinates": decompose("row", self.outer, outer_dims),
             "element_coordinates": decompose("e", self.inner[1:], inner_dims) if self.inner else [],
             "folds": folds,
-            "final_row": final["row"],
-            "final_element": final["element"],
+            "final_row": final_row,
+            "final_element": final_element,
             "element_stores": text[True],
             "row_stores": text[False],
         }
@@ -166,8 +165,8 @@ class FoldSpec(KernelSpec):
                     }
                 )
             self._evaluate([r for r, _, _ in self.results], box, inputs, values)
-            for (result, _, at), out in zip(self.results, outputs, strict=True):
-                np.copyto(strided(out, box.origin(at), at.strides, box.extents, writeable=True), values[result])
+            for (result, _, index), out in zip(self.results, outputs, strict=True):
+                np.copyto(strided(out, box.origin(index), index.strides, box.extents, writeable=True), values[result])
 
     def _evaluate(self, roots: list[int], box: Any, inputs: Sequence[Array], values: dict[int, Array]) -> None:
         evaluate_body(self.body, self.body.needed(roots), box, inputs, values)

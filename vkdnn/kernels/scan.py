@@ -150,9 +150,7 @@ class ScanSpec(KernelSpec):
             return f"in{at[0]}[{at[1]}]"
 
         direction = "reverse" if self.reverse else "forward"
-        lines = [
-            f"scan {direction} (batches, tokens) heads {self.heads} rows {self.rows} columns {self.columns}"
-        ]
+        lines = [f"scan {direction} (batches, tokens) heads {self.heads} rows {self.rows} columns {self.columns}"]
         lines += [f"  term {' x '.join(map(operand, term))}" for term in self.terms]
         for name in ("read", "initial", "boundary"):
             at = getattr(self, name)
@@ -221,8 +219,7 @@ class ScanSpec(KernelSpec):
             "boundary_next": at(self.boundary, ["b", "(t + 1u)"]),
             "boundary_first": at(self.boundary, ["b", "0u"]),
             "stores": {
-                name: f"out{self.results.index(r)}" if r in self.results else ""
-                for r, name in enumerate(RESULT_NAMES)
+                name: f"out{self.results.index(r)}" if r in self.results else "" for r, name in enumerate(RESULT_NAMES)
             },
         }
 

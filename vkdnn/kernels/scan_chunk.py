@@ -64,9 +64,7 @@ def product(
     batches, chunks, heads, rows, _ = scores.shape
     limits = () if low is None or high is None else (low, high)
     shape = (batches, chunks, rows, heads, u.shape[-1])
-    return build.call(
-        PRODUCT, (scores, u, w, q, *limits), ProductCall(direction, bool(limits)), ((shape, float32),)
-    )[0]
+    return build.call(PRODUCT, (scores, u, w, q, *limits), ProductCall(direction, bool(limits)), ((shape, float32),))[0]
 
 
 @dataclass(frozen=True)
@@ -295,9 +293,7 @@ class StatesSpec(KernelSpec):
             "initial": f"in{initial[0]}[{glsl.affine(initial[1], ['b', *element], f'base_in{initial[0]}')}]"
             if initial
             else "ZERO",
-            "drop": f"in{drops[0]}[{glsl.affine(drops[1], ['b', 'chunk'], f'base_in{drops[0]}')}]"
-            if drops
-            else "",
+            "drop": f"in{drops[0]}[{glsl.affine(drops[1], ['b', 'chunk'], f'base_in{drops[0]}')}]" if drops else "",
             "states": f"out{self.results.index(0)}" if 0 in self.results else "",
             "final": f"out{self.results.index(1)}" if 1 in self.results else "",
         }
@@ -314,16 +310,12 @@ class StatesSpec(KernelSpec):
             if before is not None:
                 before.reshape(sums.shape)[:, c] = state
             added = basic.add(state, sums[:, c])
-            state = (
-                added if drops is None else np.where(drops[:, c, None, None, None] != 0, sums[:, c], added)
-            )
+            state = added if drops is None else np.where(drops[:, c, None, None, None] != 0, sums[:, c], added)
         if final is not None:
             final.reshape(state.shape)[:] = state
 
     def cost(self, sizes: tuple[int, ...]) -> Cost:
-        moved = sizes[0] * (
-            self.chunks * (1 + (0 in self.results)) + (1 in self.results) + (self.initial is not None)
-        )
+        moved = sizes[0] * (self.chunks * (1 + (0 in self.results)) + (1 in self.results) + (self.initial is not None))
         return Cost(sizes[0] * self.chunks, 4 * moved)
 
 

@@ -40,9 +40,7 @@ def row_sums(products: Array) -> Array:
     return total
 
 
-def run_scan(
-    spec: ScanSpec, sizes: tuple[int, ...], inputs: Sequence[Array], outputs: Sequence[Array]
-) -> None:
+def run_scan(spec: ScanSpec, sizes: tuple[int, ...], inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
     """A ScanSpec. The state is kept as [C, B, H, R], so that a readout adds whole arrays over its first
     axis.
     """
@@ -54,9 +52,7 @@ def run_scan(
     terms = [
         tuple(
             operand(inputs, at, (*per_token, *last))
-            for at, last in zip(
-                term, [(rows, columns)] if len(term) == 1 else [(rows,), (columns,)], strict=True
-            )
+            for at, last in zip(term, [(rows, columns)] if len(term) == 1 else [(rows,), (columns,)], strict=True)
         )
         for term in spec.terms
     ]

@@ -67,9 +67,7 @@ class ScatterSpec(KernelSpec):
     def text(self) -> str:
         s = self.shape
         inputs = "".join(f"\n  in{i} {d} [{a}]" for i, (a, d) in enumerate(zip(self.index, self.inputs, strict=True)))
-        return (
-            f"scatter {self.stage} count {s.count} block {s.block} rows {s.rows} width {s.width}{inputs}\n"
-        )
+        return f"scatter {self.stage} count {s.count} block {s.block} rows {s.rows} width {s.width}{inputs}\n"
 
     def _items(self) -> int:
         s = self.shape
@@ -84,9 +82,7 @@ class ScatterSpec(KernelSpec):
         return (group_count(self._items(), schedule), 1, 1)
 
     def context(self, schedule: int) -> dict[str, Any]:
-        at = [
-            glsl.affine(a, ["row", "column"][: len(a.strides)], f"base_in{i}") for i, a in enumerate(self.index)
-        ]
+        at = [glsl.affine(a, ["row", "column"][: len(a.strides)], f"base_in{i}") for i, a in enumerate(self.index)]
         return {
             "local_size": (schedule, 1),
             "stage": self.stage,
@@ -119,8 +115,13 @@ class ScatterSpec(KernelSpec):
         s = self.shape
         if self.stage == "sum":
             return Cost(s.count * s.width, 4 * (s.count * s.width + s.rows * s.width + s.count))
-        return Cost(0, 4 * {"rank": 2 * s.count + s.blocks * s.rows, "offset": 2 * s.blocks * s.rows}.get(
-            self.stage, 2 * self._items()))
+        return Cost(
+            0,
+            4
+            * {"rank": 2 * s.count + s.blocks * s.rows, "offset": 2 * s.blocks * s.rows}.get(
+                self.stage, 2 * self._items()
+            ),
+        )
 
 
 def _rank(s: ScatterShape, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:

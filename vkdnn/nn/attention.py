@@ -77,9 +77,7 @@ class ReLULinearAttention:
         one = full((*k.shape[:3], 1), 1.0)
 
         def scan(keys: Array, values: Array, queries: Array) -> ScanPrefix:
-            return scan_prefix_outer(
-                keys, values, queries, boundary=boundary, causal=self.causal, order=self.order
-            )
+            return scan_prefix_outer(keys, values, queries, boundary=boundary, causal=self.causal, order=self.order)
 
         main = scan(k, v, q)
         if self.variant == "rla":

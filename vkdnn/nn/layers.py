@@ -39,12 +39,8 @@ class Linear:
 
     def init(self, stream: Stream) -> Params:
         """{"weight": [inputs, outputs]} and with ``bias`` {"bias": [outputs]}."""
-        bound = self.gain * math.sqrt(
-            3.0 / self.inputs
-        )  # a square root is exact to the last bit on every machine
-        params: Params = {
-            "weight": stream.child("weight").uniform((self.inputs, self.outputs), -bound, bound)
-        }
+        bound = self.gain * math.sqrt(3.0 / self.inputs)  # a square root is exact to the last bit on every machine
+        params: Params = {"weight": stream.child("weight").uniform((self.inputs, self.outputs), -bound, bound)}
         if self.bias:
             params["bias"] = np.zeros(self.outputs, np.float32)
         return params

@@ -19,8 +19,6 @@ def cross_entropy(logits: Any, targets: Any) -> Array:
     logits = asarray(logits, [targets])
     targets = asarray(targets, [logits])
     if logits.ndim < 1 or targets.shape != logits.shape[:-1]:
-        raise ShapeError(
-            f"targets: got shape {targets.shape} for logits {logits.shape}, expected {logits.shape[:-1]}"
-        )
+        raise ShapeError(f"targets: got shape {targets.shape} for logits {logits.shape}, expected {logits.shape[:-1]}")
     chosen = take_along_axis(logits, expand_dims(targets, -1), -1)
     return mean(logsumexp(logits, keepdims=True) - chosen)

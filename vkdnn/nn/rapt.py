@@ -182,9 +182,7 @@ class RAPTModel:
             layers = [self.block.attention.init_state(batch) for _ in range(self.config.layers)]
             return {"position": array(np.zeros(1, np.int32)), "layers": layers}
 
-    def forward_step(
-        self, params: Params, token: Any, state: Params, boundary: Any = None
-    ) -> tuple[Array, Params]:
+    def forward_step(self, params: Params, token: Any, state: Params, boundary: Any = None) -> tuple[Array, Params]:
         """The next token [B] int32 and the state so far -> logits [B, vocab] and the state after.
 
         Several tokens at once [B, T] give logits [B, T, vocab]: a prompt. Logits equal those of the whole

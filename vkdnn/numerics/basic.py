@@ -196,7 +196,9 @@ def _flush_tiny(operation: Callable[[Array, Array], Array], a: Array, b: Array) 
     return np.where(tiny, np.copysign(np.float32(0), result), result)
 
 
-def _extreme(pick: Callable[[Array, Array], Array], zeros: Callable[[Array, Array], Array], a: Array, b: Array) -> Array:
+def _extreme(
+    pick: Callable[[Array, Array], Array], zeros: Callable[[Array, Array], Array], a: Array, b: Array
+) -> Array:
     result = pick(a, b)
     if result.dtype.kind != "f":
         return result

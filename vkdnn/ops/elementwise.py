@@ -17,9 +17,11 @@ def _function(row: str, name: str | None = None) -> Callable[..., Array]:
 
     def function(*operands: Any) -> Array:
         first = next((o for o in operands if isinstance(o, Array)), None)
-        arrays = [o if isinstance(o, (int, float, bool)) and first is not None else asarray(o, [first]) for o in operands]
-        target = first if first is not None else arrays[0]
-        return target._map(row, *arrays)
+        if first is None:
+            first = asarray(operands[0])
+            operands = (first, *operands[1:])
+        result: Array = first._map(row, *operands)
+        return result
 
     function.__name__ = function.__qualname__ = name or row
     function.__doc__ = f"{op.doc}. Elementwise, broadcasting; dtypes {op.types} (see vkdnn.ir.ops)."

@@ -97,9 +97,7 @@ def check_operand(name: str, value: Any, like: Any, shape: Shape) -> Array:
         raise DtypeError(f"{name}: got {x.dtype}, expected float32 (convert with .astype)")
     if x.ndim != len(shape) or any(n not in (-1, m) for n, m in zip(shape, x.shape, strict=True)):
         expected = ", ".join("any" if n == -1 else str(n) for n in shape)
-        raise ShapeError(
-            f"{name}: got shape {x.shape}, expected [{expected}] (batch first: see the docstring)"
-        )
+        raise ShapeError(f"{name}: got shape {x.shape}, expected [{expected}] (batch first: see the docstring)")
     if 0 in x.shape:
         raise ShapeError(f"{name}: got shape {x.shape}, expected at least one element along each axis")
     return x
@@ -120,9 +118,7 @@ def check_boundary(boundary: Any, like: Array, causal: bool) -> Node | None:
     if boundary is None:
         return None
     if not causal:
-        raise ArgumentError(
-            "boundary: got an array, but with causal=False there are no documents; leave it out"
-        )
+        raise ArgumentError("boundary: got an array, but with causal=False there are no documents; leave it out")
     x = asarray(boundary, [like])
     if x.dtype is float32:
         raise DtypeError("boundary: got float32, expected bool or integers (nonzero where a document starts)")
@@ -189,9 +185,7 @@ def scan_prefix_outer(
     return prefix_results(device, p.node, None if r is None else r.node, bp, ap, btr, a_final, b_final)
 
 
-def _sum(
-    u: Node, w: Node, initial: Node | None, boundary: Node | None, order: str
-) -> SequentialSum | ChunkedSum:
+def _sum(u: Node, w: Node, initial: Node | None, boundary: Node | None, order: str) -> SequentialSum | ChunkedSum:
     if order == "chunked":
         return ChunkedSum(u, w, initial, None if boundary is None else spans(boundary), False)
     return SequentialSum(((u, w),), (*u.shape, w.shape[-1]), initial, boundary, False)
@@ -255,9 +249,7 @@ class OuterColumn:
         if other.shape != self.shape:
             raise ShapeError(f"outer_col: sums need equal shapes, got {self.shape} and {other.shape}")
         if len(self.terms) + len(other.terms) > MAX_TERMS:
-            raise ArgumentError(
-                f"outer_col: a sum holds at most {MAX_TERMS} terms; call .materialize() to add more"
-            )
+            raise ArgumentError(f"outer_col: a sum holds at most {MAX_TERMS} terms; call .materialize() to add more")
         return OuterColumn(self.terms + other.terms)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -305,9 +297,7 @@ def scan_suffix_outer(
     x = None if x is None else check_operand("x", x, like, (batches, tokens, heads, width))
     y = None if y is None else check_operand("y", y, like, (batches, tokens, heads, value_width))
     arrays = [a for pair in columns.terms for a in pair] if isinstance(columns, OuterColumn) else [columns]
-    device = common_device(
-        "scan_suffix_outer", [*arrays, *(a for a in (x, y, boundary) if isinstance(a, Array))]
-    )
+    device = common_device("scan_suffix_outer", [*arrays, *(a for a in (x, y, boundary) if isinstance(a, Array))])
     check_order(order, {"d": max(width, value_width)})
     limits = check_boundary(boundary, like, causal)
     terms: list[Term]

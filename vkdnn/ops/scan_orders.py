@@ -188,9 +188,7 @@ def readout(state: Node, read: Node, transpose: bool = False) -> Node:
 
 def outer(u: Node, w: Node) -> Node:
     """[..., R, K]: u [..., R] times w [..., K]."""
-    return build.apply(
-        "mul", build.reshape(u, (*u.shape, 1)), build.reshape(w, (*w.shape[:-1], 1, w.shape[-1]))
-    )
+    return build.apply("mul", build.reshape(u, (*u.shape, 1)), build.reshape(w, (*w.shape[:-1], 1, w.shape[-1])))
 
 
 def zeros(shape: Shape) -> Node:

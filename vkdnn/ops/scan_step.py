@@ -170,9 +170,7 @@ class _Step:
         if boundary is not None:
             start = where(build.apply("not_equal", build.reshape(boundary, (batches,)), 0), self.at, start)
         self.seen_from = start
-        slot = build.apply(
-            "equal", build.iota((batches, CHUNK, 1, 1), 1), build.reshape(self.at, (batches, 1, 1, 1))
-        )
+        slot = build.apply("equal", build.iota((batches, CHUNK, 1, 1), 1), build.reshape(self.at, (batches, 1, 1, 1)))
         self.k, self.v = where(slot, k, _node(state.k)), where(slot, v, _node(state.v))
         ended = build.apply("equal", self.at, CHUNK - 1)
         self.position, self.start = where(ended, 0, self.at + 1), where(ended, -1, start)
@@ -189,9 +187,7 @@ class _Step:
 
         opened = _zero_after_boundary(self.boundary, opened) + outer(token(u), token(w))
         total = where(self.dropped, opened, before + opened)
-        return _After(
-            total, where(self.ended, total, before), where(self.ended, 0.0, opened), (before, *buffers)
-        )
+        return _After(total, where(self.ended, total, before), where(self.ended, 0.0, opened), (before, *buffers))
 
     def out(self, after: _After, read: Node, transpose: bool = False) -> Node:
         """[B, 1, H, R]: the token's readout."""
@@ -200,16 +196,11 @@ class _Step:
             before, u, w = swapped(before), w, u
         batches, _, heads, width = read.shape
         q = build.reshape(read, (batches, 1, heads, 1, width))
-        u, w = (
-            build.reshape(build.permute(x, (0, 2, 1, 3)), (batches, 1, heads, CHUNK, x.shape[-1]))
-            for x in (u, w)
-        )
+        u, w = (build.reshape(build.permute(x, (0, 2, 1, 3)), (batches, 1, heads, CHUNK, x.shape[-1])) for x in (u, w))
         low = build.reshape(build.apply("maximum", self.seen_from, 0), (batches, 1, 1))
         high = build.reshape(self.at + 1, (batches, 1, 1))
         scores = build.matmul(q, swapped(w))
-        inner = build.reshape(
-            scan_chunk.product(scores, u, w, q, "range", low, high), (batches, 1, heads, u.shape[-1])
-        )
+        inner = build.reshape(scan_chunk.product(scores, u, w, q, "range", low, high), (batches, 1, heads, u.shape[-1]))
         inter = build.matmul(build.reshape(read, (batches, heads, 1, width)), swapped(before))
         inter = build.reshape(inter, inner.shape)
         return where(self.dropped, -0.0, inter) + inner  # adding -0 changes nothing

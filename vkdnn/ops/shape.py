@@ -91,8 +91,9 @@ def concatenate(arrays: Sequence[Any], axis: int = 0) -> Array:
         if result is None:
             result = padded
         else:
-            result = (arange_along(result.shape, axis) < start)._map("where", arange_along(result.shape, axis) < start,
-                                                                      result, padded)
+            result = (arange_along(result.shape, axis) < start)._map(
+                "where", arange_along(result.shape, axis) < start, result, padded
+            )
         start += length
     return Array((result if result is not None else first).node, common_device("concatenate", items))
 

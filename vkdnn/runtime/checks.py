@@ -17,9 +17,7 @@ def check_words(words: Words) -> Words:
     if not isinstance(words, np.ndarray) or words.dtype != np.uint32 or words.ndim != 1:
         is_array = isinstance(words, np.ndarray)
         got = f"{words.dtype} of shape {words.shape}" if is_array else type(words).__name__
-        raise ArgumentError(
-            f"words is {got}, expected a uint32 vector; pass array.reshape(-1).view(numpy.uint32)"
-        )
+        raise ArgumentError(f"words is {got}, expected a uint32 vector; pass array.reshape(-1).view(numpy.uint32)")
     return words
 
 

@@ -94,8 +94,7 @@ def forced_strategies(text: str | None = None) -> frozenset[str]:
         if name not in software or value not in ("native", software[name]):
             known = ", ".join(f"{name}={value}" for name, value in software.items())
             raise ArgumentError(
-                f"VKDNN_STRATEGIES has {part!r}, expected a comma-separated choice of: {known}; "
-                "correct it or unset it"
+                f"VKDNN_STRATEGIES has {part!r}, expected a comma-separated choice of: {known}; correct it or unset it"
             )
         if value != "native":
             forced.add(name)
@@ -212,9 +211,7 @@ def _limits(limits: Any, max_allocation: int, heap_bytes: int, subgroup_size: in
         shared_memory_bytes=int(limits.maxComputeSharedMemorySize),
         max_buffer_bytes=largest // 4 * 4,
         push_constant_bytes=int(limits.maxPushConstantsSize),
-        max_bindings=min(
-            int(limits.maxPerStageDescriptorStorageBuffers), int(limits.maxDescriptorSetStorageBuffers)
-        ),
+        max_bindings=min(int(limits.maxPerStageDescriptorStorageBuffers), int(limits.maxDescriptorSetStorageBuffers)),
         memory_bytes=heap_bytes,
         subgroup_size=max(1, subgroup_size),
     )

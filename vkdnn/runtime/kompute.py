@@ -229,8 +229,7 @@ class KomputeDevice:
             raise ArgumentError(f"{argument}: {buffer!r} is no buffer of {self!r}; allocate it there")
         if host and not buffer.host:
             raise ArgumentError(
-                f"{argument}: {buffer!r} has no staging copy, expected a host buffer; allocate it with "
-                "host=True"
+                f"{argument}: {buffer!r} has no staging copy, expected a host buffer; allocate it with host=True"
             )
         return buffer
 

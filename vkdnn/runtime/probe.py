@@ -156,9 +156,7 @@ def _vanishing(cases: Cases, results: Words) -> np.ndarray:
     return zero & ((results & _SIGN) == (cases.expected & _SIGN)) & (magnitude <= limit)
 
 
-def _require(
-    cases: Cases, results: Words, good: np.ndarray, operation: Operation, rule: str, device: str
-) -> None:
+def _require(cases: Cases, results: Words, good: np.ndarray, operation: Operation, rule: str, device: str) -> None:
     wrong = np.flatnonzero(cases.of(operation) & ~good)
     if wrong.size:
         at = wrong[0]

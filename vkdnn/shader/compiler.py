@@ -106,9 +106,7 @@ class Compiler:
 def add_no_contraction(spirv: bytes, label: str) -> bytes:
     """`decorate_no_contraction` on bytes; raises CompileError that names the shader."""
     if len(spirv) % 4:
-        raise CompileError(
-            f"shader {label}: SPIR-V has {len(spirv)} bytes, expected a multiple of 4; compile it again"
-        )
+        raise CompileError(f"shader {label}: SPIR-V has {len(spirv)} bytes, expected a multiple of 4; compile it again")
     try:
         words = decorate_no_contraction(np.frombuffer(spirv, dtype="<u4").tolist())
     except CompileError as error:

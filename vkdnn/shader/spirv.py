@@ -41,9 +41,7 @@ FLOAT_OPS = {
 
 # Everything that may stand before the first type, constant, variable or function of a module:
 # no-ops, source and names, imports, memory model, entry points, execution modes, annotations.
-_PREAMBLE = frozenset(
-    {0, 2, 3, 4, 5, 6, 7, 10, 11, 14, 15, 16, 17, 71, 72, 73, 74, 75, 330, 331, 332, 5632, 5633}
-)
+_PREAMBLE = frozenset({0, 2, 3, 4, 5, 6, 7, 10, 11, 14, 15, 16, 17, 71, 72, 73, 74, 75, 330, 331, 332, 5632, 5633})
 
 
 @dataclass(frozen=True)

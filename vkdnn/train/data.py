@@ -47,9 +47,7 @@ class Corpus:
             )
 
 
-def batch_at(
-    corpus: Corpus, step: int, batch: int, length: int, seed: int
-) -> np.ndarray[Any, np.dtype[np.int32]]:
+def batch_at(corpus: Corpus, step: int, batch: int, length: int, seed: int) -> np.ndarray[Any, np.dtype[np.int32]]:
     """Tokens [batch, length + 1] int32 of a step: windows of the text from anywhere, each equally likely.
 
     Raises ArgumentError when the text is shorter than one window.
@@ -92,9 +90,7 @@ def standard_library() -> Corpus:
     version = platform.python_version_tuple()
     root = Path(sysconfig.get_path("stdlib"))
     name = f"the standard library of Python {version[0]}.{version[1]}"
-    return _folder(
-        name, _walk(root, ".py"), f"text: {name} has no sources in {root}; name another text, for it"
-    )
+    return _folder(name, _walk(root, ".py"), f"text: {name} has no sources in {root}; name another text, for it")
 
 
 def sample_text() -> Corpus:

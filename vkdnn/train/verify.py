@@ -78,9 +78,7 @@ def compare(device: str, found: State, reference: State) -> Parity:
     pairs = zip(found.losses, reference.losses, strict=True)
     parted = [i for i, (a, b) in enumerate(pairs, 1) if a != b]
     arrays = tuple(name for name, digest in reference.arrays.items() if found.arrays.get(name) != digest)
-    return Parity(
-        len(found.losses), device, found.digest, reference.digest, parted[0] if parted else None, arrays
-    )
+    return Parity(len(found.losses), device, found.digest, reference.digest, parted[0] if parted else None, arrays)
 
 
 def verify(

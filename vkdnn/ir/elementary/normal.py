@@ -21,7 +21,7 @@ from vkdnn.ir.elementary.pairs import (
 from vkdnn.ir.scalar import Value, call, where
 
 # Tables of log(erfc(y)) + y**2 and log(Phi(-y)) + y**2/2, one column for each interval between the edges: centre m,
-# constant c, slope s of a few bits, then a polynomial in y - m of what c + s y leaves (below 0.03). Errors below 2**-26.
+# constant c, slope s of a few bits, then a polynomial in y - m of what c + s y leaves (below 0.03). Errors < 2**-26.
 _ERFC_EDGES = (0.8125, 1.75, 3.375, 5.75)
 _ERFC = (
     (0.40625, 1.28125, 2.5625, 4.5625, 7.5),

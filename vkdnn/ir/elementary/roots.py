@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from vkdnn.ir.elementary.pairs import ONE_BITS, keep_nan, product, split, with_sign, sign_bit
+from vkdnn.ir.elementary.pairs import ONE_BITS, keep_nan, product, sign_bit, split, with_sign
 from vkdnn.ir.scalar import Value, bitcast, where
 
 

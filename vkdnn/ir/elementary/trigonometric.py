@@ -20,7 +20,6 @@ from vkdnn.ir.elementary.pairs import (
     rough_reciprocal,
     sign_bit,
     split,
-    two_sum,
     with_sign,
 )
 from vkdnn.ir.node import const
@@ -171,7 +170,11 @@ def _atan_sum(parts: tuple[Value, Value, Value], complement: Value, of: Pair) ->
     """The parts of `of` minus the angle where `complement` holds, else of the angle."""
     base, t, rest = parts
     minus, minus_tail = fast_sum(of[0], -base)
-    return where(complement, minus, base), where(complement, -t, t), where(complement, minus_tail + (of[1] - rest), rest)
+    return (
+        where(complement, minus, base),
+        where(complement, -t, t),
+        where(complement, minus_tail + (of[1] - rest), rest),
+    )
 
 
 def atan(x: Value) -> Value:
