@@ -4,14 +4,16 @@
 //   VKDNN_DIVIDE_REMAINDER     its division is not correctly rounded: quotients are settled by integer remainder
 //   VKDNN_SQRT_REMAINDER       its square root is not: the same
 // Contraction is forbidden later, on the SPIR-V. Tests for NaN look at bits: compilers delete isnan().
+// Choices are between plain names, so that they become selections: branches by the hundred overwhelm some compilers.
 
 // Zeros that no compiler can know: some drop a known zero from x + 0.0 or make x * 0.0 zero, as if zeros had no sign.
 // A kernel defines ZERO_BITS by something that is 0 at run time.
 #ifndef ZERO_BITS
 #define ZERO_BITS 0u
 #endif
-#define ZERO uintBitsToFloat(ZERO_BITS)
-#define NEGATIVE_ZERO uintBitsToFloat(0x80000000u | ZERO_BITS)
+float ZERO = uintBitsToFloat(ZERO_BITS);
+float NEGATIVE_ZERO = uintBitsToFloat(0x80000000u | ZERO_BITS);
+const uint NAN_BITS = 0x7fc00000u;
 float veiled(float x) { return uintBitsToFloat(floatBitsToUint(x) | ZERO_BITS); }  // x, which may be a known zero
 
 // ---- bits
@@ -28,7 +30,10 @@ bool is_nan(float x) { return magnitude_bits(x) > 0x7f800000u; }
 bool is_inf(float x) { return magnitude_bits(x) == 0x7f800000u; }
 bool is_finite(float x) { return magnitude_bits(x) < 0x7f800000u; }
 
-uint flush_bits(uint u) { return (u & 0x7f800000u) == 0u ? u & 0x80000000u : u; }
+uint flush_bits(uint u) {
+    uint sign = u & 0x80000000u;
+    return (u & 0x7f800000u) == 0u ? sign : u;
+}
 float flush(float x) { return uintBitsToFloat(flush_bits(floatBitsToUint(x))); }
 float bits_to_float(uint u) { return uintBitsToFloat(flush_bits(u) | ZERO_BITS); }
 float bits_to_float(int i) { return bits_to_float(uint(i)); }
@@ -71,20 +76,30 @@ float divide(float a, float b) {
     uint ma = (ua & 0x007fffffu) | 0x00800000u, mb = (ub & 0x007fffffu) | 0x00800000u;
     bool less = ma < mb;
     float fb = float(mb);
-    uint q = uint(float(ma) / fb * (less ? 33554432.0 : 16777216.0));  // in [2^24, 2^25], off by a few units
-    int remainder = int((ma << (less ? 25u : 24u)) - q * mb);
+    float scale = less ? 33554432.0 : 16777216.0;
+    uint shift = less ? 25u : 24u;
+    uint q = uint(float(ma) / fb * scale);  // in [2^24, 2^25], off by a few units
+    int remainder = int((ma << shift) - q * mb);
     int step_ = int(float(remainder) / fb + 64.5) - 64;  // nearest integer: leaves a remainder within half of mb
     remainder -= step_ * int(mb);
     q += uint(step_ - (remainder < 0 ? 1 : 0));
     // q = floor(2^24 or 2^25 ma / mb) now; rounding may carry into the exponent, which is then right.
     int e = int(ua >> 23) - int(ub >> 23) + (less ? 126 : 127);
     int r = ((e - 1) << 23) + int((q + 1u) >> 1);
-    uint u = e < 0 || r < 0x00800000 ? 0u : uint(r);
-    u = e > 254 || r > 0x7f800000 ? 0x7f800000u : u;
-    u = ua == 0u || ub == 0x7f800000u ? 0u : u;
-    u = ub == 0u || ua == 0x7f800000u ? 0x7f800000u : u;
-    bool nan = ua > 0x7f800000u || ub > 0x7f800000u || (ua == ub && (ua == 0u || ua == 0x7f800000u));
-    return uintBitsToFloat(nan ? 0x7fc00000u : u | sign);
+    uint u = uint(r);
+    u = r < 0x00800000 ? 0u : u;
+    u = e < 0 ? 0u : u;
+    u = r > 0x7f800000 ? 0x7f800000u : u;
+    u = e > 254 ? 0x7f800000u : u;
+    u = ua == 0u ? 0u : u;
+    u = ub == 0x7f800000u ? 0u : u;
+    u = ub == 0u ? 0x7f800000u : u;
+    u = ua == 0x7f800000u ? 0x7f800000u : u;
+    u |= sign;
+    u = max(ua, ub) > 0x7f800000u ? NAN_BITS : u;
+    u = (ua | ub) == 0u ? NAN_BITS : u;                    // 0 / 0
+    u = min(ua, ub) == 0x7f800000u ? NAN_BITS : u;         // inf / inf
+    return uintBitsToFloat(u);
 }
 #elif defined(VKDNN_SUBNORMALS_SOFTWARE)
 float divide(float a, float b) { return flush_tiny(a / b, (a * 16777216.0) / b); }
@@ -104,34 +119,46 @@ float square_root(float x) {
     remainder = int((m << (25u + odd)) - q * q);
     q -= remainder < 0 ? 1u : 0u;
     uint root = ((((u >> 23) + 125u) >> 1) << 23) + ((q + 1u) >> 1);
-    root = u == 0u || u == 0x80000000u || u == 0x7f800000u ? u : root;
-    return uintBitsToFloat(u > 0x7f800000u && u != 0x80000000u ? 0x7fc00000u : root);
+    root = u == 0x7f800000u ? u : root;
+    root = u > 0x7f800000u ? NAN_BITS : root;
+    root = (u & 0x7fffffffu) == 0u ? u : root;
+    return uintBitsToFloat(root);
 }
 #else
-float square_root(float x) { return magnitude_bits(x) == 0u ? x : sqrt(x); }
+float square_root(float x) {
+    float root = sqrt(x);
+    return magnitude_bits(x) == 0u ? x : root;
+}
 #endif
 
 // ---- comparison, on bits: a compiler may turn a choice by a float comparison into a minimum that drops NaN
 
-int order_key(float x) {  // ascending with x; the same for both zeros
+// Ascending with x, the same for both zeros; NaN becomes what makes the comparison false.
+int order_key(float x, int of_nan) {
     int i = floatBitsToInt(x);
-    return i < 0 ? -(i & 0x7fffffff) : i;
+    int magnitude = i & 0x7fffffff;
+    int below = -magnitude;
+    int key = i < 0 ? below : i;
+    return magnitude > 0x7f800000 ? of_nan : key;
 }
-bool is_ordered(float a, float b) { return max(magnitude_bits(a), magnitude_bits(b)) <= 0x7f800000u; }
-bool is_less(float a, float b) { return is_ordered(a, b) && order_key(a) < order_key(b); }
-bool is_less_equal(float a, float b) { return is_ordered(a, b) && order_key(a) <= order_key(b); }
-bool is_equal(float a, float b) { return is_ordered(a, b) && order_key(a) == order_key(b); }
+bool is_less(float a, float b) { return order_key(a, 0x7fffffff) < order_key(b, -0x7fffffff); }
+bool is_less_equal(float a, float b) { return order_key(a, 0x7fffffff) <= order_key(b, -0x7fffffff); }
+bool is_equal(float a, float b) { return order_key(a, 0x7fffffff) == order_key(b, -0x7fffffff); }
 
 // NaN if either is NaN; -0 below +0.
 float maximum(float a, float b) {
     uint same = floatBitsToUint(a) & floatBitsToUint(b);
-    float larger = a == b ? uintBitsToFloat(same) : (a > b ? a : b);
-    return is_nan(a) || is_nan(b) ? uintBitsToFloat(0x7fc00000u) : larger;
+    uint larger = floatBitsToUint(max(a, b));
+    larger = a == b ? same : larger;
+    bool nan = max(magnitude_bits(a), magnitude_bits(b)) > 0x7f800000u;
+    return uintBitsToFloat(nan ? NAN_BITS : larger);
 }
 float minimum(float a, float b) {
     uint same = floatBitsToUint(a) | floatBitsToUint(b);
-    float smaller = a == b ? uintBitsToFloat(same) : (a < b ? a : b);
-    return is_nan(a) || is_nan(b) ? uintBitsToFloat(0x7fc00000u) : smaller;
+    uint smaller = floatBitsToUint(min(a, b));
+    smaller = a == b ? same : smaller;
+    bool nan = max(magnitude_bits(a), magnitude_bits(b)) > 0x7f800000u;
+    return uintBitsToFloat(nan ? NAN_BITS : smaller);
 }
 
 // ---- rounding to integers; a zero result has the sign of x
@@ -139,16 +166,25 @@ float minimum(float a, float b) {
 float round_even(float x) {
     float magnitude = abs(x);
     float rounded = (magnitude + 8388608.0) - 8388608.0;  // 2^23: the sum has no bits for a fraction
-    return magnitude_bits(x) < 0x4b000000u ? with_sign_of(rounded, x) : x;
+    float signed_ = with_sign_of(rounded, x);
+    return magnitude_bits(x) < 0x4b000000u ? signed_ : x;
 }
 float trunc_(float x) {
     uint u = magnitude_bits(x);
     uint fraction = 0x007fffffu >> (clamp(u >> 23, 127u, 150u) - 127u);
-    uint kept = u < 0x3f800000u ? 0u : u & ~fraction;
-    return u < 0x4b000000u ? with_sign_of(uintBitsToFloat(kept), x) : x;
+    uint kept = u & ~fraction;
+    kept = u < 0x3f800000u ? 0u : kept;
+    float whole = with_sign_of(uintBitsToFloat(kept), x);
+    return u < 0x4b000000u ? whole : x;
 }
-float floor_(float x) { float t = trunc_(x); return t > x ? t - 1.0 : t; }
-float ceil_(float x) { float t = trunc_(x); return t < x ? t + 1.0 : t; }
+float floor_(float x) {
+    float t = trunc_(x), below = t - 1.0;
+    return t > x ? below : t;
+}
+float ceil_(float x) {
+    float t = trunc_(x), above = t + 1.0;
+    return t < x ? above : t;
+}
 
 // ---- conversion
 
@@ -162,9 +198,10 @@ float to_float(float x) { return x; }
 int to_int(float x) {
     uint u = magnitude_bits(x);
     int bound = floatBitsToInt(x) < 0 ? -2147483647 - 1 : 2147483647;
+    bound = u > 0x7f800000u ? 0 : bound;
     bool fits = u < 0x4f000000u;
     int inside = int(fits ? x : 0.0);
-    return fits ? inside : (u > 0x7f800000u ? 0 : bound);
+    return fits ? inside : bound;
 }
 int to_int(uint x) { return int(x); }
 int to_int(bool x) { return x ? 1 : 0; }
@@ -174,7 +211,8 @@ uint to_uint(float x) {
     uint u = floatBitsToUint(x);
     bool fits = u < 0x4f800000u;
     uint inside = uint(fits ? x : 0.0);
-    return fits ? inside : (u > 0x7f800000u ? 0u : 0xffffffffu);
+    uint bound = u > 0x7f800000u ? 0u : 0xffffffffu;
+    return fits ? inside : bound;
 }
 uint to_uint(int x) { return uint(x); }
 uint to_uint(bool x) { return x ? 1u : 0u; }

@@ -119,7 +119,7 @@ def test_the_gradient_of_a_jitted_function_is_right_or_refused(device):
 
 def test_gradient_errors_name_the_argument(device):
     x = vk.array([1.0, 2.0])
-    with pytest.raises(ShapeError, match=r"grad: the function's value is \(2,\), expected a scalar array"):
+    with pytest.raises(ShapeError, match=r"grad: the value is \(2,\), expected a scalar array"):
         vk.grad(lambda x: x * 2)(x)
     with pytest.raises(ShapeError, match="grad: the function's value is float"):
         vk.grad(lambda x: 1.0)(x)

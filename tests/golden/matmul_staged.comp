@@ -39,6 +39,7 @@ void main() {
         uint column2 = min(tile_column * 64u + 32u + local_n, 39u);
         uint column3 = min(tile_column * 64u + 48u + local_n, 39u);
         float total[16];
+        for (uint e = 0u; e < 16u; ++e) total[e] = ZERO;
         for (uint block = 0u; block < 200u; block += 128u) {
             uint block_end = min(block + 128u, 200u);
             float sum0_0 = ZERO, sum0_1 = ZERO, sum0_2 = ZERO, sum0_3 = ZERO;
@@ -87,22 +88,39 @@ void main() {
                 }
             }
             bool first = block == 0u;
-            total[0] = first ? sum0_0 : add(total[0], sum0_0);
-            total[1] = first ? sum0_1 : add(total[1], sum0_1);
-            total[2] = first ? sum0_2 : add(total[2], sum0_2);
-            total[3] = first ? sum0_3 : add(total[3], sum0_3);
-            total[4] = first ? sum1_0 : add(total[4], sum1_0);
-            total[5] = first ? sum1_1 : add(total[5], sum1_1);
-            total[6] = first ? sum1_2 : add(total[6], sum1_2);
-            total[7] = first ? sum1_3 : add(total[7], sum1_3);
-            total[8] = first ? sum2_0 : add(total[8], sum2_0);
-            total[9] = first ? sum2_1 : add(total[9], sum2_1);
-            total[10] = first ? sum2_2 : add(total[10], sum2_2);
-            total[11] = first ? sum2_3 : add(total[11], sum2_3);
-            total[12] = first ? sum3_0 : add(total[12], sum3_0);
-            total[13] = first ? sum3_1 : add(total[13], sum3_1);
-            total[14] = first ? sum3_2 : add(total[14], sum3_2);
-            total[15] = first ? sum3_3 : add(total[15], sum3_3);
+            float next;
+            next = add(total[0], sum0_0);
+            total[0] = first ? sum0_0 : next;
+            next = add(total[1], sum0_1);
+            total[1] = first ? sum0_1 : next;
+            next = add(total[2], sum0_2);
+            total[2] = first ? sum0_2 : next;
+            next = add(total[3], sum0_3);
+            total[3] = first ? sum0_3 : next;
+            next = add(total[4], sum1_0);
+            total[4] = first ? sum1_0 : next;
+            next = add(total[5], sum1_1);
+            total[5] = first ? sum1_1 : next;
+            next = add(total[6], sum1_2);
+            total[6] = first ? sum1_2 : next;
+            next = add(total[7], sum1_3);
+            total[7] = first ? sum1_3 : next;
+            next = add(total[8], sum2_0);
+            total[8] = first ? sum2_0 : next;
+            next = add(total[9], sum2_1);
+            total[9] = first ? sum2_1 : next;
+            next = add(total[10], sum2_2);
+            total[10] = first ? sum2_2 : next;
+            next = add(total[11], sum2_3);
+            total[11] = first ? sum2_3 : next;
+            next = add(total[12], sum3_0);
+            total[12] = first ? sum3_0 : next;
+            next = add(total[13], sum3_1);
+            total[13] = first ? sum3_1 : next;
+            next = add(total[14], sum3_2);
+            total[14] = first ? sum3_2 : next;
+            next = add(total[15], sum3_3);
+            total[15] = first ? sum3_3 : next;
         }
         for (uint e = 0u; e < 16u; ++e) {
             uint m = tile_row * 64u + e / 4u * 16u + local_m;

@@ -89,7 +89,7 @@ def statements(body: Body, positions: Iterable[int], names: dict[int, str], dims
             continue
         instr = body.instrs[i]
         args = [names[a] for a in instr.args]
-        if instr.kind == "const":
+        if instr.kind == "const" and _is_plain(expression(instr, args, dims)):
             names[i] = expression(instr, args, dims)
             continue
         if instr.kind == "op":
@@ -107,6 +107,11 @@ def clamped(index: str, dtype: DType | None, extent: int) -> str:
     if dtype is not None and dtype.category == "u":
         return f"min({index}, {extent - 1}u)"
     return f"uint(clamp({index}, 0, {extent - 1}))"
+
+
+def _is_plain(text: str) -> bool:
+    """Whether a literal can stand in a choice without making it a branch."""
+    return "(" not in text
 
 
 def stored(name: str, dtype: DType) -> str:
@@ -133,7 +138,10 @@ def function(name: str) -> str:
         if node in names:
             continue
         if node.kind == "const":
-            names[node] = literal(node.attrs[0], node.dtype)
+            text = literal(node.attrs[0], node.dtype)
+            names[node] = text if _is_plain(text) else f"t{len(lines)}"
+            if not _is_plain(text):
+                lines.append(f"    {node.dtype.glsl} {names[node]} = {text};")
             continue
         letter = _type_letter(node.op, [a.dtype for a in node.args])
         names[node] = f"t{len(lines)}"

@@ -26,7 +26,8 @@ def matmul(a: Any, b: Any) -> Array:
     left = build.reshape(a.node, (1, a.shape[0])) if a.ndim == 1 else a.node
     right = build.reshape(b.node, (b.shape[0], 1)) if b.ndim == 1 else b.node
     if left.shape[-1] != right.shape[-2]:
-        raise ShapeError(f"matmul: {a.shape} and {b.shape} do not fit: {left.shape[-1]} is not {right.shape[-2]}")
+        inner = f"{left.shape[-1]} is not {right.shape[-2]}"
+        raise ShapeError(f"matmul: shapes {a.shape} and {b.shape} do not fit: {inner}")
     if right.ndim > 2:
         batch = build.broadcast_shapes("matmul", left.shape[:-2], right.shape[:-2])
         left = build.broadcast_to(left, batch + left.shape[-2:])
