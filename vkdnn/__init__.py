@@ -1,9 +1,9 @@
 """vkdnn: neural-network operations compiled to Vulkan compute shaders, with the same bits on every device.
 
 >>> import vkdnn as vk
->>> x = vk.array([[1.0, 2.0, 3.0]])
->>> vk.sum(vk.softmax(x)).item()
-1.0
+>>> x = vk.array([0.0, 0.0])
+>>> vk.softmax(x).numpy().tolist()
+[0.5, 0.5]
 """
 
 from vkdnn.array import Array, arange, array, asarray, full, realize, zeros
