@@ -134,7 +134,8 @@ def test_operations_have_the_bits_of_numpy(variant):
     assert_twins(TWINS, run(list(TWINS), a, b, VARIANTS[variant]), truths, (a, b))
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+# The two ends are enough here: the definitions see no strategy, only the operations tested above do.
+@pytest.mark.parametrize("variant", ["native", "both"])
 def test_elementary_functions_have_the_bits_of_numpy(variant):
     if not usable(VARIANTS[variant]):
         pytest.skip(f"the device's strategies are {open_device().strategies.text}")
@@ -173,4 +174,4 @@ ICD = os.environ.get("VKDNN_SWIFTSHADER_ICD", "")
 
 @pytest.mark.skipif(not Path(ICD).is_file(), reason="VKDNN_SWIFTSHADER_ICD names no driver")
 def test_the_same_on_swiftshader():
-    assert "8 passed" in run_again(VK_DRIVER_FILES=ICD, VKDNN_DEVICE="SwiftShader")
+    assert "6 passed" in run_again(VK_DRIVER_FILES=ICD, VKDNN_DEVICE="SwiftShader")

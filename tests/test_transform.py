@@ -121,7 +121,7 @@ def test_gradient_errors_name_the_argument(device):
     x = vk.array([1.0, 2.0])
     with pytest.raises(ShapeError, match=r"grad: the value is \(2,\), expected a scalar array"):
         vk.grad(lambda x: x * 2)(x)
-    with pytest.raises(ShapeError, match="grad: the function's value is float"):
+    with pytest.raises(ShapeError, match="grad: the value is float"):
         vk.grad(lambda x: 1.0)(x)
     with pytest.raises(DtypeError, match="grad: argument 0 a is int32, expected float32"):
         vk.grad(lambda p: vk.sum(p["a"] * 1.0))({"a": vk.array([1, 2])})

@@ -73,7 +73,7 @@ def train(
     heads: Annotated[int, typer.Option(min=1, metavar="N", help="Attention heads a block.")] = _DEFAULT.config.heads,
     order: Annotated[
         str,
-        typer.Option(metavar="ORDER", help="Order of the scans: [bold]sequential[/] or [bold]chunked[/]."),
+        typer.Option("--order", metavar="ORDER", help="Order of the scans: [bold]sequential[/] or [bold]chunked[/]."),
     ] = _DEFAULT.config.order,
     learning_rate: Annotated[float, typer.Option(metavar="X", help="The highest.")] = _DEFAULT.learning_rate,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of parameters and batches.")] = _DEFAULT.seed,
