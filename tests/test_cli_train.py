@@ -197,3 +197,10 @@ def test_ctrl_c_elsewhere_is_no_traceback(monkeypatch):
     monkeypatch.setattr("vkdnn.cli.train.run_verify", interrupted)
     result = run("train", *TINY, "--verify", 1, "--device", "cpu")
     assert result.exit_code == 130 and result.stderr == "interrupted\n"
+
+
+def test_the_main_job_has_its_recorded_digest():
+    """Two steps of the default model on the text that ships with vkdnn: the same bits on every machine."""
+    result = run("train", "--verify", 2, "--device", "cpu", "--json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["digest"] == "9aa3f2ee73d8f23739f6e9843eccdd7b9c4f9e2536ee168b39539c4204a8a820"
