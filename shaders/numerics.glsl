@@ -131,6 +131,13 @@ float square_root(float x) {
 }
 #endif
 
+// ---- shifts by the count modulo 32: others are undefined
+
+int shift_left(int a, int b) { return a << (b & 31); }
+uint shift_left(uint a, uint b) { return a << (b & 31u); }
+int shift_right(int a, int b) { return a >> (b & 31); }
+uint shift_right(uint a, uint b) { return a >> (b & 31u); }
+
 // ---- comparison, on bits: a compiler may turn a choice by a float comparison into a minimum that drops NaN
 
 // Ascending with x, the same for both zeros; NaN becomes what makes the comparison false.

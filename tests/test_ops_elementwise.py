@@ -365,3 +365,11 @@ def test_integers_wrap_and_conversions_saturate(both):
 def test_a_power_that_is_not_one_by_squaring_names_the_exponent(exponent):
     with pytest.raises(VkdnnError, match=r"\*\*: got exponent"):
         vk.array([2.0]) ** exponent
+
+
+def test_shift_counts_are_taken_modulo_32(both):
+    """GLSL leaves counts outside 0..31 undefined, so the table defines them."""
+    values, counts = np.array([3, -3, 3, -3], np.int32), np.array([40, -1, 32, 31], np.int32)
+    left, right = both(lambda a, b: [a << b, a >> b], values, counts)
+    assert left.tolist() == [768, -(2**31), 3, -(2**31)]
+    assert right.tolist() == [0, -1, 3, -1]

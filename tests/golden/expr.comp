@@ -51,7 +51,7 @@ float exp_(float x) {
     float t32 = add(t12, t31);
     uint t33 = bits_to_uint(t32);
     uint t34 = bits_to_uint(t5);
-    uint t35 = (t34 << 23u);
+    uint t35 = shift_left(t34, 23u);
     uint t36 = (t33 + t35);
     float t37 = bits_to_float(t36);
     float t38 = (t3 ? ZERO : t37);

@@ -37,7 +37,7 @@ float silu_(float x) {
     float t34 = add(t17, t33);
     float t35 = add(t15, t34);
     uint t36 = bits_to_uint(t8);
-    uint t37 = (t36 << 23u);
+    uint t37 = shift_left(t36, 23u);
     uint t38 = (t37 + 0x5f800000u);
     float t39 = bits_to_float(t38);
     float t40 = mul(t35, t39);

@@ -112,8 +112,8 @@ _ROWS = (
     Op("bitwise_or", "xx:=", "a | b", _by_category("", "({0} | {1})", "({0} || {1})"), np.bitwise_or),
     Op("bitwise_xor", "xx:=", "a ^ b", _by_category("", "({0} ^ {1})", "({0} ^^ {1})"), np.bitwise_xor),
     Op("bitwise_not", "x:=", "~a", _by_category("", "(~{0})", "(!{0})"), np.invert),
-    Op("left_shift", "ii:=", "a << b, 0 <= b < 32", "({0} << {1})", np.left_shift),
-    Op("right_shift", "ii:=", "a >> b, 0 <= b < 32; arithmetic for int32", "({0} >> {1})", np.right_shift),
+    Op("left_shift", "ii:=", "a << (b mod 32)", "shift_left({0}, {1})", basic.left_shift),
+    Op("right_shift", "ii:=", "a >> (b mod 32); arithmetic for int32", "shift_right({0}, {1})", basic.right_shift),
     # conversion
     Op("to_float32", "a:f", "the nearest float32", "to_float({0})", basic.to_float32,
        derivative=_no_gradient(1)),

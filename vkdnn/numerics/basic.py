@@ -206,3 +206,13 @@ def _extreme(
     # for either.
     same = zeros(bits_uint32(a), bits_uint32(b)).view(np.float32)
     return np.where(np.equal(a, b), same, result)
+
+
+def left_shift(a: Array, b: Array) -> Array:
+    """a << (b mod 32): neither C, GLSL nor NumPy defines other counts alike."""
+    return np.left_shift(a, np.bitwise_and(b, 31))
+
+
+def right_shift(a: Array, b: Array) -> Array:
+    """a >> (b mod 32), arithmetic for int32."""
+    return np.right_shift(a, np.bitwise_and(b, 31))
