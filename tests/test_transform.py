@@ -350,3 +350,16 @@ def test_progress_tells_of_each_kernel():
     with vk.device():
         vk.jit(lambda x: vk.sum(x * salt), progress=lambda *step: seen.append(step))(ones(2, 3)).numpy()
     assert [step[:2] for step in seen] == [(1, 1)] and seen[0][2].startswith("fold")
+
+
+def test_a_captured_expression_whose_value_was_donated_is_refused_by_name():
+    """A Program that was traced over a known value says so when the value is gone, and does not crash."""
+    x = vk.array([1.0, 2.0])
+    y = x * 2.0
+    w = y + 1.0
+    y.numpy()
+    f = vk.jit(lambda a: a + w)
+    assert f(vk.array([1.0, 1.0])).numpy().tolist() == [4.0, 6.0]
+    vk.jit(lambda q: q * 3.0, donate_argnums=0)(y)
+    with pytest.raises(DeviceError, match="donated"):
+        f(vk.array([1.0, 1.0]))

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vkdnn import dtypes, tracing
-from vkdnn.device import Device, Storage, current_device
+from vkdnn.device import Device, Storage, Words, current_device
 from vkdnn.dtypes import DType
 from vkdnn.errors import ArgumentError, DeviceError, DtypeError, ShapeError
 from vkdnn.ir import build
@@ -194,11 +194,15 @@ def array(values: Any, dtype: DType | str | None = None, device: Device | None =
         values = moved.numpy()
     host = np.asarray(values)
     kind = dtypes.as_dtype(dtype) if dtype is not None else dtypes.of_numpy(host)
-    host = _converted(host, kind)
     place = device or current_device()
     node = leaf(host.shape, kind)
-    node.buffer = place.upload(dtypes.words(host, kind))
+    node.buffer = place.upload(host_words(host, kind))
     return Array(node, place)
+
+
+def host_words(host: npt.NDArray[Any], dtype: DType) -> Words:
+    """The words that keep host data in a dtype. Raises DtypeError for integers that do not fit."""
+    return dtypes.words(_converted(host, dtype), dtype)
 
 
 def _converted(host: npt.NDArray[Any], dtype: DType) -> npt.NDArray[Any]:
@@ -209,12 +213,9 @@ def _converted(host: npt.NDArray[Any], dtype: DType) -> npt.NDArray[Any]:
     if dtype is dtypes.bool_:
         return host != 0
     if host.dtype.kind == "f":
+        convert = basic.to_int32 if dtype is dtypes.int32 else basic.to_uint32
         with basic.exact():
-            return (
-                basic.to_int32(flush(host.astype(np.float32)))
-                if dtype is dtypes.int32
-                else basic.to_uint32(flush(host.astype(np.float32)))
-            )
+            return convert(flush(host.astype(np.float32)))
     if host.size:
         info = np.iinfo(dtype.numpy)
         if int(host.min()) < info.min or int(host.max()) > info.max:

@@ -48,14 +48,15 @@ class Program:
         self.device, self.outputs, self.inputs = device, cut_folds(outputs), list(inputs)
         self.steps = schedule(self.outputs)
         self.donated = list(donated)
-        roots = list(dict.fromkeys(map(storage, self.outputs)))
-        self.roots = [r for r in roots if r.kind != "leaf" and r.buffer is None]
-        returned = set(map(storage, self.outputs))
-        donated_nodes = [self.inputs[i] for i in donated if self.inputs[i] not in returned]
+        self.results = list(map(storage, self.outputs))
+        self.roots = [r for r in dict.fromkeys(self.results) if r.kind != "leaf" and r.buffer is None]
+        self.returned = set(self.results)
+        donated_nodes = [self.inputs[i] for i in donated if self.inputs[i] not in self.returned]
         self.taken = in_place(self.steps, donated_nodes, self.roots)
         self.plan = plan_arenas(lifetimes(self.steps, self.roots), device.max_words)
-        read = dict.fromkeys(n for s in self.steps for n in s.inputs if n.buffer is not None)
-        self.captured = list(read)  # leaves whose value the function did not get as an argument
+        # Values the function did not get as arguments. Held here: a node forgets its buffer when that is donated.
+        known = [*(n for s in self.steps for n in s.inputs), *self.results]
+        self.captured: dict[Node, Storage] = {n: n.buffer for n in known if n.buffer is not None}
         self._arenas: list[Any] | None = None
         self._bound: OrderedDict[tuple[int, ...], _Bound] = OrderedDict()
 
@@ -67,10 +68,11 @@ class Program:
     def __call__(self, arguments: Sequence[Storage | Words], progress: Progress | None = None) -> list[Storage]:
         """Run once: a storage or host words for each input; gives a storage for each output."""
         handles = [a.handle() if isinstance(a, Storage) else None for a in arguments]
-        held = [h for h in handles if h is not None] + [n.buffer.handle() for n in self.captured]
-        key = tuple(0 if h is None else id(h) for h in handles) + tuple(map(id, held))
+        constants = [s.handle() for s in self.captured.values()]
+        key = tuple(map(id, [*handles, *constants]))
         bound = self._bound.get(key)
         if bound is None or bound.spoiled:
+            held = [*(h for h in handles if h is not None), *constants]
             self._check_donated(handles, held)
             bound = self._bound[key] = self._bind(arguments, held, progress)
             if len(self._bound) > KEPT_BINDINGS:
@@ -112,8 +114,8 @@ class Program:
         def place(node: Node) -> Place:
             words = max(1, node.size)
             held = handles.get(node, at.get(node))
-            if held is None and node.buffer is not None:
-                held = node.buffer.handle()
+            if held is None and node in self.captured:
+                held = self.captured[node].handle()
             if held is not None:
                 return Place(held, 0, words)
             arena, offset = self.plan.places[node]
@@ -141,6 +143,6 @@ class Program:
                 if i in self.donated:  # if the function returns it as it was, under a new storage
                     found[node] = Storage(self.device, argument.words, argument.handle())
                     argument.donate()
-            elif any(storage(o) is node for o in self.outputs):
+            elif node in self.returned:
                 found[node] = self.device.upload(argument)  # its slot is staged anew by the next call
-        return [found.get(n, n.buffer) for n in map(storage, self.outputs)]
+        return [found[n] if n in found else self.captured[n] for n in self.results]

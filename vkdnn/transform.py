@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 
 from vkdnn import dtypes, tracing, tree
-from vkdnn.array import Array, asarray, common_device
+from vkdnn.array import Array, asarray, common_device, host_words
 from vkdnn.autodiff.vjp import pullback
 from vkdnn.device import Device, Progress, Storage, Words, current_device
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError
 from vkdnn.ir import build
 from vkdnn.ir.node import leaf
-from vkdnn.numerics.flush import flush
 from vkdnn.program import Program
 
 Function = Callable[..., Any]
@@ -223,10 +222,7 @@ def _argument(x: Any) -> Storage | Words:
     if isinstance(x, Array):
         return x.storage()
     host = np.asarray(x)
-    dtype = dtypes.of_numpy(host)
-    if dtype is dtypes.float32:
-        host = flush(host.astype(np.float32))
-    return dtypes.words(host, dtype)
+    return host_words(host, dtypes.of_numpy(host))
 
 
 __all__ = ["Jitted", "grad", "jit", "value_and_grad", "vjp"]

@@ -89,14 +89,14 @@ def statements(body: Body, positions: Iterable[int], names: dict[int, str], dims
             continue
         instr = body.instrs[i]
         args = [names[a] for a in instr.args]
-        if instr.kind == "const" and _is_plain(expression(instr, args, dims)):
-            names[i] = expression(instr, args, dims)
-            continue
         if instr.kind == "op":
             source = _type_letter(instr.attrs[0], [body.instrs[a].dtype for a in instr.args])
             right = OPS[instr.attrs[0]].glsl_for(source).format(*args)
         else:
             right = expression(instr, args, dims, body.instrs[instr.args[0]].dtype if instr.args else None)
+        if instr.kind == "const" and _is_plain(right):
+            names[i] = right
+            continue
         names[i] = f"t{i}"
         lines.append(f"{instr.dtype.glsl} t{i} = {right};")
     return lines

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 
+from vkdnn.fusion.kernel import Kernel
 from vkdnn.fusion.lower import MustRealise
 from vkdnn.fusion.specs import Step, build_step
 from vkdnn.ir.node import Node, Shape, toposort
@@ -19,33 +19,6 @@ from vkdnn.ir.ops import OPS
 MAX_OUTPUTS = 8  # with specs.MAX_BUFFERS this keeps bindings and push constants within what every device offers
 MAX_MEMBERS = 96  # nodes of a kernel: long chains are cut, so that no shader grows without bound
 CHEAP = 1  # cost up to which an op is computed again for every element it is broadcast to
-
-
-@dataclass(eq=False)
-class Kernel:
-    """Nodes that run together. ``shape`` is the iteration space; a fold's is that of the elements it reduces."""
-
-    family: str  # expr, fold, matmul or call
-    shape: Shape
-    axes: Shape = ()
-    members: list[Node] = field(default_factory=list)
-    outputs: list[Node] = field(default_factory=list)
-    reads: set[Kernel] = field(default_factory=set)  # kernels that must have run before
-
-    def depends_on(self, other: Kernel) -> bool:
-        seen, stack = {self}, [self]
-        while stack:
-            for kernel in stack.pop().reads:
-                if kernel is other:
-                    return True
-                if kernel not in seen:
-                    seen.add(kernel)
-                    stack.append(kernel)
-        return False
-
-    @property
-    def row_shape(self) -> Shape:
-        return tuple(1 if i in self.axes else n for i, n in enumerate(self.shape))
 
 
 def squeezed(shape: Shape) -> Shape:

@@ -8,20 +8,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from vkdnn.fusion.kernel import Kernel
 from vkdnn.fusion.lower import Lowering, MustRealise, indices_of, remap_body, resolve, simplify
 from vkdnn.fusion.views import Coords, Space, SplitNeeded, address, row_major
 from vkdnn.ir.body import Affine
 from vkdnn.ir.node import Node
-from vkdnn.kernels.base import KernelSpec
-from vkdnn.kernels.calls import CALLS, Operand
+from vkdnn.kernels.base import KernelSpec, Operand
+from vkdnn.kernels.calls import CALLS
 from vkdnn.kernels.expr import ExprSpec
 from vkdnn.kernels.fold import FoldSpec
 from vkdnn.kernels.matmul import MatmulSpec
-
-if TYPE_CHECKING:
-    from vkdnn.fusion.schedule import Kernel
 
 Realised = Callable[[Node], bool]
 MAX_BUFFERS = 24  # inputs and outputs of a kernel: Vulkan promises 32 push-constant words, some devices 30 bindings

@@ -190,9 +190,8 @@ def normalize_axis(name: str, axis: int, ndim: int) -> int:
 
 def iota(shape: Shape, axis: int) -> Node:
     """int32 index along one axis."""
-    if shape[normalize_axis("iota", axis, len(shape))] == 1:
-        return full(shape, 0, int32)
-    return make("iota", (), (normalize_axis("iota", axis, len(shape)),), shape, int32)
+    axis = normalize_axis("iota", axis, len(shape))
+    return full(shape, 0, int32) if shape[axis] == 1 else make("iota", (), (axis,), shape, int32)
 
 
 def full(shape: Shape, value: Any, dtype: DType = float32) -> Node:

@@ -13,6 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from vkdnn.dtypes import DType
+from vkdnn.ir.body import Affine
+from vkdnn.ir.node import Shape
 
 Array = np.ndarray[Any, Any]
 Groups = tuple[int, int, int]
@@ -43,10 +45,12 @@ class KernelSpec(ABC):
     template: ClassVar[str]
     size_names: ClassVar[tuple[str, ...]]
 
+    input_dtypes: tuple[DType, ...]
+
     @property
-    @abstractmethod
     def inputs(self) -> tuple[DType, ...]:
         """Dtypes of the bindings read, in order."""
+        return self.input_dtypes
 
     @property
     @abstractmethod
@@ -80,6 +84,19 @@ class KernelSpec(ABC):
     def ops(self) -> Sequence[str]:
         """Op-table rows whose GLSL functions the template calls."""
         return ()
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An argument of a call: its shape, and where its elements lie in its buffer, over its own axes."""
+
+    shape: Shape
+    dtype: DType
+    index: Affine
+
+
+Results = Sequence[tuple[Shape, DType]]
+"""Shape and dtype of each result of a call."""
 
 
 def group_count(items: int, per_group: int) -> int:

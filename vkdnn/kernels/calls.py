@@ -6,29 +6,14 @@ CALLS is the one list of them; a family is a spec module and a row here.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from vkdnn.dtypes import DType
-from vkdnn.ir.body import Affine
-from vkdnn.ir.node import Shape
-from vkdnn.kernels.base import KernelSpec
+from vkdnn.kernels.base import KernelSpec, Operand, Results
 from vkdnn.kernels.scan import build_scan
 from vkdnn.kernels.scan_chunk import build_product, build_states
 from vkdnn.kernels.scan_dot import build_dot
 from vkdnn.kernels.scatter import build_scatter
 
-
-@dataclass(frozen=True)
-class Operand:
-    """An argument of a call: its shape, and where its elements lie in its buffer, over its own axes."""
-
-    shape: Shape
-    dtype: DType
-    index: Affine
-
-
-Results = Sequence[tuple[Shape, DType]]
 Builder = Callable[[Any, Sequence[Operand], Results, tuple[int, ...]], tuple[KernelSpec, tuple[int, ...]]]
 """(parameters of the call, operands, all results, numbers of the results that are wanted) -> spec and sizes."""
 

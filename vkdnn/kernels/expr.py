@@ -38,10 +38,6 @@ class ExprSpec(KernelSpec):
     size_names = ("count",)
 
     @property
-    def inputs(self) -> tuple[DType, ...]:
-        return self.input_dtypes
-
-    @property
     def outputs(self) -> tuple[DType, ...]:
         return tuple(self.body.instrs[r].dtype for r in self.results)
 

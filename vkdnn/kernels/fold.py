@@ -51,10 +51,6 @@ class FoldSpec(KernelSpec):
     size_names = ("rows",)
 
     @property
-    def inputs(self) -> tuple[DType, ...]:
-        return self.input_dtypes
-
-    @property
     def outputs(self) -> tuple[DType, ...]:
         return tuple(self.body.instrs[r].dtype for r, _, _ in self.results)
 

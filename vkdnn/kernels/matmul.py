@@ -58,10 +58,6 @@ class MatmulSpec(KernelSpec):
     size_names = ("batches",)
 
     @property
-    def inputs(self) -> tuple[DType, ...]:
-        return self.input_dtypes
-
-    @property
     def outputs(self) -> tuple[DType, ...]:
         return tuple(self.body.instrs[r].dtype for r in self.results)
 

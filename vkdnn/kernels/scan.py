@@ -21,17 +21,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vkdnn.codegen import glsl
 from vkdnn.dtypes import DType, float32
 from vkdnn.ir import build
 from vkdnn.ir.body import Affine
 from vkdnn.ir.node import Node, Shape
-from vkdnn.kernels.base import MAX_GROUPS, Array, Cost, Groups, KernelSpec, Target
-
-if TYPE_CHECKING:
-    from vkdnn.kernels.calls import Operand, Results
+from vkdnn.kernels.base import MAX_GROUPS, Array, Cost, Groups, KernelSpec, Operand, Results, Target
 
 FAMILY = "scan"
 MAX_COLUMNS = 256  # an invocation holds a row of the state
@@ -136,10 +133,6 @@ class ScanSpec(KernelSpec):
 
     template = "scan_rows.comp.j2"
     size_names = ("batches", "tokens")
-
-    @property
-    def inputs(self) -> tuple[DType, ...]:
-        return self.input_dtypes
 
     @property
     def outputs(self) -> tuple[DType, ...]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,13 +25,10 @@ from vkdnn.dtypes import DType, float32
 from vkdnn.ir import build
 from vkdnn.ir.body import Affine
 from vkdnn.ir.node import Node
-from vkdnn.kernels.base import MAX_GROUPS, Array, Cost, Groups, KernelSpec, Target, group_count
+from vkdnn.kernels.base import MAX_GROUPS, Array, Cost, Groups, KernelSpec, Operand, Results, Target, group_count
 from vkdnn.kernels.expr import decompose
 from vkdnn.kernels.scan_reference import operand
 from vkdnn.numerics import basic
-
-if TYPE_CHECKING:
-    from vkdnn.kernels.calls import Operand, Results
 
 CHUNK = 64  # tokens
 PRODUCT, STATES = "scan_product", "scan_states"
@@ -96,10 +93,6 @@ class ProductSpec(KernelSpec):
 
     template = "scan_product.comp.j2"
     size_names = ("batches",)
-
-    @property
-    def inputs(self) -> tuple[DType, ...]:
-        return self.input_dtypes
 
     @property
     def outputs(self) -> tuple[DType, ...]:
@@ -252,10 +245,6 @@ class StatesSpec(KernelSpec):
 
     template = "scan_states.comp.j2"
     size_names = ("count",)
-
-    @property
-    def inputs(self) -> tuple[DType, ...]:
-        return self.input_dtypes
 
     @property
     def outputs(self) -> tuple[DType, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,13 +18,10 @@ from vkdnn.dtypes import DType, float32
 from vkdnn.ir import build
 from vkdnn.ir.body import Affine
 from vkdnn.ir.node import Node
-from vkdnn.kernels.base import Array, Cost, Groups, KernelSpec, Target, group_count
+from vkdnn.kernels.base import Array, Cost, Groups, KernelSpec, Operand, Results, Target, group_count
 from vkdnn.kernels.expr import decompose, dim_names
 from vkdnn.kernels.scan_reference import operand, row_sums
 from vkdnn.numerics import basic
-
-if TYPE_CHECKING:
-    from vkdnn.kernels.calls import Operand, Results
 
 FAMILY = "row_dot"
 

@@ -24,7 +24,7 @@ from vkdnn.dtypes import DType, float32, int32
 from vkdnn.ir import build
 from vkdnn.ir.body import Affine, strided
 from vkdnn.ir.node import Node, Shape
-from vkdnn.kernels.base import Array, Cost, Groups, KernelSpec, Target, group_count
+from vkdnn.kernels.base import Array, Cost, Groups, KernelSpec, Operand, Results, Target, group_count
 from vkdnn.numerics import basic
 
 LANES = 128  # invocations that share the "start" stage
@@ -55,10 +55,6 @@ class ScatterSpec(KernelSpec):
 
     template = "scatter.comp.j2"
     size_names = ()
-
-    @property
-    def inputs(self) -> tuple[DType, ...]:
-        return self.input_dtypes
 
     @property
     def outputs(self) -> tuple[DType, ...]:
@@ -115,17 +111,17 @@ class ScatterSpec(KernelSpec):
         s = self.shape
         if self.stage == "sum":
             return Cost(s.count * s.width, 4 * (s.count * s.width + s.rows * s.width + s.count))
-        return Cost(
-            0,
-            4
-            * {"rank": 2 * s.count + s.blocks * s.rows, "offset": 2 * s.blocks * s.rows}.get(
-                self.stage, 2 * self._items()
-            ),
-        )
+        words = {"rank": 2 * s.count + s.blocks * s.rows, "offset": 2 * s.blocks * s.rows}
+        return Cost(0, 4 * words.get(self.stage, 2 * self._items()))
+
+
+def _named_rows(s: ScatterShape, index: Array) -> Array:
+    """Table rows that the index names, clamped."""
+    return np.asarray(np.clip(index.astype(np.int64), 0, s.rows - 1))
 
 
 def _rank(s: ScatterShape, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-    number = np.clip(inputs[0].astype(np.int64), 0, s.rows - 1)
+    number = _named_rows(s, inputs[0])
     counts = np.zeros((s.blocks, s.rows), np.int32)
     rank = outputs[1]
     for j in range(s.block):
@@ -148,7 +144,7 @@ def _start(s: ScatterShape, inputs: Sequence[Array], outputs: Sequence[Array]) -
 
 def _place(s: ScatterShape, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
     index, rank, offset, start = inputs
-    number = np.clip(index.astype(np.int64), 0, s.rows - 1)
+    number = _named_rows(s, index)
     source = np.arange(s.count)
     outputs[0][start[number] + offset[source // s.block, number] + rank] = source
 
@@ -166,7 +162,7 @@ _REFERENCE = {"rank": _rank, "offset": _offset, "start": _start, "place": _place
 
 
 def build_scatter(
-    parameters: tuple[str, ScatterShape], operands: Sequence[Any], results: Any, wanted: tuple[int, ...]
+    parameters: tuple[str, ScatterShape], operands: Sequence[Operand], results: Results, wanted: tuple[int, ...]
 ) -> tuple[KernelSpec, tuple[int, ...]]:
     """The spec of a "scatter" call (vkdnn.kernels.calls)."""
     stage, shape = parameters
