@@ -235,6 +235,25 @@ def test_no_schedule_changes_a_bit(both, monkeypatch, order, number):
         both(function, k, v, p, r, b0, bounds)
 
 
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_no_schedule_changes_a_bit_of_decayed_scans(both, monkeypatch, number):
+    original = scan.ScanSpec.schedules
+    monkeypatch.setattr(scan.ScanSpec, "schedules", lambda spec, target: (original(spec, target)[number],))
+    bounds = boundaries(2, 40)
+    for key, value in ((5, 34), (130, 9)):
+        k, v, p, r, _, b0 = inputs(2, 40, 1, key, value)
+
+        def function(k, v, p, r, b0, bounds):
+            def loss(v, b0):
+                results = scan_prefix_outer(k, v, p, r, None, b0, boundary=bounds, decay=0.9)
+                return vk.sum(results.bp * results.bp) + vk.sum(results.b), results
+
+            (_, results), gradients = vk.value_and_grad(loss, (0, 1), has_aux=True)(v, b0)
+            return [results.bp, results.b, *gradients]
+
+        both(function, k, v, p, r, b0, bounds)
+
+
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_family_offers_two_schedules_in_its_limits(order):
     for step in steps(order):

@@ -75,6 +75,100 @@ def test_results_against_float64(order, shape, cut, causal):
             assert error < 3e-6, (name, error)
 
 
+def decayed(k, v, p, r, a0, b0, bounds, decay):
+    """written() with states multiplied by ``decay`` before each token."""
+    k, v, p, r, a, b = (np.asarray(x, np.float64) for x in (k, v, p, r, a0, b0))
+    outs = []
+    for t in range(k.shape[1]):
+        kept = decay * (bounds[:, t] == 0)[:, None, None, None]
+        a = a * kept + k[:, t, :, :, None] * k[:, t, :, None, :]
+        b = b * kept + v[:, t, :, :, None] * k[:, t, :, None, :]
+        ap, bp = (np.einsum("bhrk,bhk->bhr", s, p[:, t]) for s in (a, b))
+        btr = np.einsum("bhvk,bhv->bhk", b, r[:, t])
+        outs.append((bp, ap, btr, (p[:, t] * ap).sum(-1), (r[:, t] * bp).sum(-1)))
+    return ScanPrefix(*(np.stack(x, 1) for x in zip(*outs, strict=True)), a, b)
+
+
+def test_decay_against_float64():
+    arrays, bounds = inputs(2, 70, 2, 5, 3), np.zeros((2, 70), np.int32)
+    bounds[0, [0, 1, 64]] = 1
+    with vk.device("cpu"):
+        results = scan_prefix_outer(*arrays, boundary=bounds, decay=0.875)
+        for name, got, want in zip(ScanPrefix._fields, results, decayed(*arrays, bounds, 0.875), strict=True):
+            assert np.abs(got.numpy() - want).max() < 3e-6 * np.abs(want).max(), name
+        plain = scan_prefix_outer(*arrays, boundary=bounds)
+        for a, b in zip(plain, scan_prefix_outer(*arrays, boundary=bounds, decay=1.0), strict=True):
+            assert bits_equal(a.numpy(), b.numpy()).all()
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_decay_has_the_same_bits_on_the_device(both, wide):
+    arrays, bounds = inputs(2, 33, 1, 130 if wide else 5, 9), np.zeros((2, 33), np.int32)
+    bounds[1, [0, 7, 32]] = 1
+
+    def gradients(*a):
+        def loss(*x):
+            return sum(vk.sum(r * r) for r in scan_prefix_outer(*x, boundary=a[6], decay=0.9))
+
+        return [*scan_prefix_outer(*a[:6], boundary=a[6], decay=0.9), *vk.grad(loss, range(6))(*a[:6])]
+
+    both(gradients, *arrays, bounds)
+
+
+def test_decayed_gradients_against_differences_in_float64():
+    arrays, bounds = inputs(2, 9, 1, 3, 2), np.zeros((2, 9), np.int32)
+    bounds[0, [0, 4]] = 1
+    rng = np.random.default_rng(8)
+    with vk.device("cpu"):
+        shapes = [r.shape for r in scan_prefix_outer(*arrays, boundary=bounds, decay=0.75)]
+        weights = [normal(rng, *s) for s in shapes]
+
+        def loss(*x):
+            results = scan_prefix_outer(*x, boundary=bounds, decay=0.75)
+            return sum(vk.sum(r * w) for r, w in zip(results, weights, strict=True))
+
+        found = [g.numpy() for g in vk.grad(loss, range(6))(*map(vk.array, arrays))]
+
+    def exact(x):
+        return sum((r * w).sum() for r, w in zip(decayed(*x, bounds, 0.75), weights, strict=True))
+
+    for i, gradient in enumerate(found):
+        for _ in range(6):
+            at = tuple(rng.integers(0, n) for n in gradient.shape)
+            ends = []
+            for sign in (1e-6, -1e-6):
+                moved = [np.array(x, np.float64) for x in arrays]
+                moved[i][at] += sign
+                ends.append(exact(moved))
+            slope = (ends[0] - ends[1]) / 2e-6
+            assert abs(gradient[at] - slope) < 1e-5 * np.abs(gradient).max() + 1e-6, (i, at)
+
+
+def test_decayed_pieces_have_the_bits_of_the_whole():
+    k, v, p, r, a0, b0 = inputs(2, 20, 2, 5, 3)
+    with vk.device("cpu"):
+        whole = scan_prefix_outer(k, v, p, r, a0, b0, decay=0.9)
+        state, found = scan_state(2, 2, 5, 3, with_a=True, a0=a0, b0=b0), []
+        for piece in (slice(0, 1), slice(1, 8), slice(8, 20)):
+            results, state = scan_step(state, k[:, piece], v[:, piece], p[:, piece], r[:, piece], decay=0.9)
+            found.append(results)
+        for i in range(5):
+            pieces = np.concatenate([f[i].numpy() for f in found], axis=1)
+            assert bits_equal(pieces, whole[i].numpy()).all()
+
+
+def test_decays_that_cannot_be():
+    k, v, p, *_ = inputs(1, 3, 1, 2, 2)
+    for decay in (0.0, 1.5, -1.0, float("nan"), "x"):
+        with pytest.raises(ArgumentError, match=r"^decay: got .*, expected a number over 0, up to 1"):
+            scan_prefix_outer(k, v, p, decay=decay)
+    for wrong in ({"order": "chunked"}, {"causal": False}):
+        with pytest.raises(ArgumentError, match=r"^decay: got 0.5 with order=.*needs 'sequential' and True"):
+            scan_prefix_outer(k, v, p, decay=0.5, **wrong)
+    with pytest.raises(ArgumentError, match=r"^decay: got 0.5 with order='chunked'"):
+        scan_step(scan_state(1, 1, 2, 2, order="chunked"), k, v, p, decay=0.5)
+
+
 @order_given
 def test_a_boundary_before_everything_hides_the_initial_state(order):
     k, v, p, r, a0, b0 = inputs(1, 3, 1, 2, 2)

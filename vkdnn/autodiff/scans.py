@@ -41,13 +41,13 @@ def scan_rule(call: Node, results: dict[int, Node], gradients: dict[int, Node]) 
         back.append((g_out, read))
     if g_states is not None:
         back.append(g_states)
-    reverse = parameters.reverse
+    reverse, decay = parameters.reverse, parameters.decay
 
     def gradient_scan(factor: Node | None, transpose: bool) -> list[Node]:
         if transpose:
             start = None if g_final is None else _swapped(g_final)
-            return scan.scan(_transposed(back), turned, factor, start, boundary, not reverse)
-        return scan.scan(back, shape, factor, g_final, boundary, not reverse)
+            return scan.scan(_transposed(back), turned, factor, start, boundary, not reverse, decay)
+        return scan.scan(back, shape, factor, g_final, boundary, not reverse, decay)
 
     found: list[Node | None] = []
     total: Node | None = None
@@ -65,7 +65,7 @@ def scan_rule(call: Node, results: dict[int, Node], gradients: dict[int, Node]) 
             found.append(None)
         else:
             start = None if initial is None else _swapped(initial)
-            found.append(scan.scan(_transposed(terms), turned, g_out, start, boundary, reverse)[scan.OUT])
+            found.append(scan.scan(_transposed(terms), turned, g_out, start, boundary, reverse, decay)[scan.OUT])
     if initial is not None:
         found.append(gradient_scan(None, False)[scan.FINAL] if total is None else total)
     if boundary is not None:

@@ -14,7 +14,8 @@ For every batch entry and head, with columns c, rows r and tokens t::
 Tokens are visited from the first to the last, with ``reverse`` from the last to the first. The state starts
 from ``initial`` or +0 and is set to +0 between two tokens of which the later one starts a document; forward
 also before token 0, in reverse also after it (``final`` is +0 then), so that the two directions are each
-other's gradients.
+other's gradients. At the same places a ``decay`` other than 1 multiplies every element of the state, which is
++0 by then where a document starts.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from vkdnn.codegen import glsl
 from vkdnn.dtypes import DType, float32
@@ -53,6 +56,7 @@ class ScanCall:
     read: bool
     initial: bool
     boundary: bool
+    decay: float = 1.0
 
 
 def scan(
@@ -62,6 +66,7 @@ def scan(
     initial: Node | None = None,
     boundary: Node | None = None,
     reverse: bool = False,
+    decay: float = 1.0,
 ) -> list[Node]:
     """The nodes (out, final, states) of a scan over ``shape`` = (B, T, H, R, C); what nobody uses is not
     computed.
@@ -77,7 +82,7 @@ def scan(
     args += [x for x in (read, initial, boundary) if x is not None]
     dense = tuple(isinstance(term, Node) for term in terms)
     given = (read is not None, initial is not None, boundary is not None)
-    parameters = ScanCall(batches, tokens, heads, rows, columns, reverse, dense, *given)
+    parameters = ScanCall(batches, tokens, heads, rows, columns, reverse, dense, *given, decay)
     per_token, state = (batches, tokens, heads), (heads, rows, columns)
     results = (
         ((*per_token, rows), float32),
@@ -130,6 +135,7 @@ class ScanSpec(KernelSpec):
     boundary: tuple[int, Affine] | None
     input_dtypes: tuple[DType, ...]
     results: tuple[int, ...]
+    decay: float = 1.0
 
     template = "scan_rows.comp.j2"
     size_names = ("batches", "tokens")
@@ -149,6 +155,8 @@ class ScanSpec(KernelSpec):
             at = getattr(self, name)
             if at is not None:
                 lines.append(f"  {name} {operand(at)}")
+        if self.decay != 1.0:
+            lines.append(f"  decay {np.float32(self.decay).item().hex()}")
         lines += [f"  out{k} = {RESULT_NAMES[r]}" for k, r in enumerate(self.results)]
         dtypes = ", ".join(map(str, self.input_dtypes))
         return "\n".join([*lines, f"  inputs {dtypes}", ""])
@@ -208,6 +216,7 @@ class ScanSpec(KernelSpec):
             "per_column": per_column,
             "stage": schedule.stage if per_column else 0,
             "initial": split(self.initial, ["b", "h", "ROW", "0u"]) if self.initial else None,
+            "decay": glsl.literal(int(np.float32(self.decay).view(np.uint32)), float32) if self.decay != 1.0 else "",
             "boundary": at(self.boundary, ["b", "t"]),
             "boundary_next": at(self.boundary, ["b", "(t + 1u)"]),
             "boundary_first": at(self.boundary, ["b", "0u"]),
@@ -225,7 +234,7 @@ class ScanSpec(KernelSpec):
         batches, tokens = sizes
         elements = batches * tokens * self.heads * self.rows * self.columns
         per_row, per_column = (batches * tokens * self.heads * n for n in (self.rows, self.columns))
-        flops = sum(1 if len(term) == 1 else 2 for term in self.terms) * elements
+        flops = (sum(1 if len(term) == 1 else 2 for term in self.terms) + (self.decay != 1.0)) * elements
         words = sum(elements if len(term) == 1 else per_row + per_column for term in self.terms)
         if OUT in self.results:
             flops += 2 * elements
@@ -252,5 +261,6 @@ def build_scan(
         boundary,
         tuple(operand.dtype for operand in operands),
         wanted,
+        parameters.decay,
     )
     return spec, (parameters.batches, parameters.tokens)

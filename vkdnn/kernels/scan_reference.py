@@ -67,20 +67,23 @@ def run_scan(spec: ScanSpec, sizes: tuple[int, ...], inputs: Sequence[Array], ou
     read = operand(inputs, spec.read, (*per_token, columns)) if out is not None else None
     boundary = operand(inputs, spec.boundary, (batches, tokens))
     initial = operand(inputs, spec.initial, per_state)
+    decay = None if spec.decay == 1.0 else np.float32(spec.decay)
     state = np.zeros((columns, batches, heads, rows), np.float32)
     if initial is not None:
         state[:] = np.moveaxis(initial, -1, 0)
 
-    def drop(at: int) -> None:
+    def cross(at: int) -> None:
         if boundary is not None:
             state[:, boundary[:, at] != 0] = 0.0
+        if decay is not None:
+            state[:] = basic.mul(state, decay)
 
     for step in range(tokens):
         t = tokens - 1 - step if spec.reverse else step
         if not spec.reverse:
-            drop(t)
+            cross(t)
         elif step:
-            drop(t + 1)
+            cross(t + 1)
         increment: Array | None = None
         for term in terms:
             if len(term) == 1:
@@ -97,5 +100,5 @@ def run_scan(spec: ScanSpec, sizes: tuple[int, ...], inputs: Sequence[Array], ou
             states[:, t] = np.moveaxis(state, 0, -1)
     if final is not None:
         if spec.reverse:
-            drop(0)
+            cross(0)
         final[:] = np.moveaxis(state, 0, -1)

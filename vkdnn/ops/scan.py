@@ -12,7 +12,8 @@ order of a matrix product). p . (A p) and r . (B p) are such sums as well.
 sequential
     S[v][k] = add(S[v][k], D_t[v][k]), token by token, from the initial state or +0. Prefix scans visit tokens
     in ascending order and set S to +0 before a boundary token; suffix scans visit them in descending order
-    and set S to +0 before token t if t + 1 is a boundary. A readout is a sum over k. D of several terms is
+    and set S to +0 before token t if t + 1 is a boundary. A prefix scan with ``decay`` multiplies S by it
+    before every token, also before token 0. A readout is a sum over k. D of several terms is
     add(add(D1, D2), D3), each a product p[v] r[k] (``scale`` multiplies p first).
 
 chunked
@@ -113,6 +114,13 @@ def check_order(order: str, widths: dict[str, int]) -> None:
             )
 
 
+def check_decay(decay: float, order: str, causal: bool) -> None:
+    if not (isinstance(decay, (int, float)) and 2.0**-126 <= decay <= 1.0):
+        raise ArgumentError(f"decay: got {decay!r}, expected a number over 0, up to 1")
+    if decay != 1.0 and (order != "sequential" or not causal):
+        raise ArgumentError(f"decay: got {decay} with order={order!r}, causal={causal}; needs 'sequential' and True")
+
+
 def check_boundary(boundary: Any, like: Array, causal: bool) -> Node | None:
     """int32 [B, T], or None."""
     if boundary is None:
@@ -151,6 +159,7 @@ def scan_prefix_outer(
     causal: bool = True,
     boundary: Any = None,
     order: str = "sequential",
+    decay: float = 1.0,
 ) -> ScanPrefix:
     """A_t = A0 + sum of k_i k_i^T and B_t = B0 + sum of v_i k_i^T over i <= t of t's document, read out; see
              ScanPrefix.
@@ -159,7 +168,9 @@ def scan_prefix_outer(
     zero; all float32. ``boundary`` [B, T] (bool or integers): nonzero where a document starts; the state is
     +0 before that token, so a0 and b0 serve the tokens before the first boundary. With ``causal=False`` all
     tokens read the total. ``order``: "sequential" (K and V up to 256) or "chunked" (parallel over chunks of
-    64 tokens); see the module. Raises ArgumentError, ShapeError or DtypeError for arguments that do not fit.
+    64 tokens); see the module. ``decay`` (over 0 up to 1; sequential and causal only) weighs token i by
+    decay^(t-i), the initial states by decay^(t+1). Raises ArgumentError, ShapeError or DtypeError for
+    arguments that do not fit.
     """
     k = check_operand("k", k, None, (-1, -1, -1, -1))
     v = check_operand("v", v, k, (*k.shape[:3], -1))
@@ -169,11 +180,12 @@ def scan_prefix_outer(
     device = common_device("scan_prefix_outer", arrays)
     width, value_width = k.shape[-1], v.shape[-1]
     check_order(order, {"k": width, "v": value_width})
+    check_decay(decay, order, causal)
     limits = check_boundary(boundary, k, causal)
     a_start = check_state("a0", a0, k, width, width)
     b_start = check_state("b0", b0, k, value_width, width)
-    a_sum = _sum(k.node, k.node, a_start, limits, order)
-    b_sum = _sum(v.node, k.node, b_start, limits, order)
+    a_sum = _sum(k.node, k.node, a_start, limits, order, decay)
+    b_sum = _sum(v.node, k.node, b_start, limits, order, decay)
     a_final = a_sum.final
     b_final = b_sum.final_beside(p.node) if causal and isinstance(b_sum, SequentialSum) else b_sum.final
     if causal:
@@ -185,10 +197,12 @@ def scan_prefix_outer(
     return prefix_results(device, p.node, None if r is None else r.node, bp, ap, btr, a_final, b_final)
 
 
-def _sum(u: Node, w: Node, initial: Node | None, boundary: Node | None, order: str) -> SequentialSum | ChunkedSum:
+def _sum(
+    u: Node, w: Node, initial: Node | None, boundary: Node | None, order: str, decay: float
+) -> SequentialSum | ChunkedSum:
     if order == "chunked":
         return ChunkedSum(u, w, initial, None if boundary is None else spans(boundary), False)
-    return SequentialSum(((u, w),), (*u.shape, w.shape[-1]), initial, boundary, False)
+    return SequentialSum(((u, w),), (*u.shape, w.shape[-1]), initial, boundary, False, decay)
 
 
 def prefix_results(

@@ -155,6 +155,7 @@ class SequentialSum:
     initial: Node | None
     boundary: Node | None
     reverse: bool
+    decay: float = 1.0
 
     @property
     def final(self) -> Node:
@@ -173,11 +174,11 @@ class SequentialSum:
 
     def _scan(self, read: Node | None, transpose: bool) -> list[Node]:
         if not transpose:
-            return scan(self.terms, self.shape, read, self.initial, self.boundary, self.reverse)
+            return scan(self.terms, self.shape, read, self.initial, self.boundary, self.reverse, self.decay)
         turned = [swapped(t) if isinstance(t, Node) else (t[1], t[0]) for t in self.terms]
         shape = (*self.shape[:3], self.shape[4], self.shape[3])
         initial = None if self.initial is None else swapped(self.initial)
-        return scan(turned, shape, read, initial, self.boundary, self.reverse)
+        return scan(turned, shape, read, initial, self.boundary, self.reverse, self.decay)
 
 
 def readout(state: Node, read: Node, transpose: bool = False) -> Node:

@@ -27,6 +27,7 @@ from vkdnn.kernels.scan_chunk import CHUNK
 from vkdnn.ops.scan import (
     ScanPrefix,
     check_boundary,
+    check_decay,
     check_operand,
     check_order,
     check_state,
@@ -103,14 +104,14 @@ def scan_state(
 
 
 def scan_step(
-    state: ScanState, k: Any, v: Any, p: Any, r: Any = None, *, boundary: Any = None
+    state: ScanState, k: Any, v: Any, p: Any, r: Any = None, *, boundary: Any = None, decay: float = 1.0
 ) -> tuple[ScanPrefix, ScanState]:
     """The next T tokens of a causal scan_prefix_outer() that stands at ``state``: its results, and the state
     after.
 
     k, p [B, T, H, K], v, r [B, T, H, V] float32, boundary [B, T]; T may be 1. The bits are those of the whole
-    sequence in one call. The chunked order has no derivative here. Raises ShapeError for arguments that do
-    not fit the state.
+    sequence in one call with the same ``decay``. The chunked order has no derivative here. Raises ShapeError
+    for arguments that do not fit the state.
     """
     batches, heads, value_width, width = state.b.shape
     k = check_operand("k", k, state.b, (batches, -1, heads, width))
@@ -118,10 +119,11 @@ def scan_step(
     p = check_operand("p", p, k, k.shape)
     r = None if r is None else check_operand("r", r, k, v.shape)
     if state.position is None:
-        whole = scan_prefix_outer(k, v, p, r, state.a, state.b, boundary=boundary)
+        whole = scan_prefix_outer(k, v, p, r, state.a, state.b, boundary=boundary, decay=decay)
         if state.a is None:
             whole = whole._replace(ap=None, pap=None, a=None)
         return whole, ScanState(whole.b, whole.a)
+    check_decay(decay, "chunked", True)
     limits = check_boundary(boundary, k, True)
     step = (_Step if k.shape[1] == 1 else _Piece)(state, k.node, v.node, limits)
     bp = step.out(step.b, p.node)
