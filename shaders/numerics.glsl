@@ -168,6 +168,37 @@ float minimum(float a, float b) {
     return uintBitsToFloat(nan ? NAN_BITS : smaller);
 }
 
+// ---- signs and neighbours
+
+float sign_(float x) {
+    uint m = magnitude_bits(x), zero = ZERO_BITS;
+    uint one = 0x3f800000u | (floatBitsToUint(x) & 0x80000000u);
+    one = m == 0u ? zero : one;
+    one = m > 0x7f800000u ? NAN_BITS : one;
+    return uintBitsToFloat(one);
+}
+int sign_(int x) { return sign(x); }
+uint sign_(uint x) { return min(x, 1u); }
+
+// The sign of a NaN is not one: it counts as +.
+float copy_sign(float a, float b) {
+    uint sign = floatBitsToUint(b) & 0x80000000u;
+    sign = is_nan(b) ? 0u : sign;
+    return uintBitsToFloat(magnitude_bits(a) | sign);
+}
+
+// The next float after a in the direction of b; next to zero are the smallest normal numbers.
+float next_after(float a, float b) {
+    uint u = floatBitsToUint(a), same = floatBitsToUint(b), up = u + 1u, down = u - 1u;
+    uint smallest = 0x00800000u | (same & 0x80000000u);
+    bool nan = max(magnitude_bits(a), magnitude_bits(b)) > 0x7f800000u;
+    bool outward = (floatBitsToInt(a) < 0) == is_less(b, a);
+    uint next = flush_bits(outward ? up : down);
+    next = magnitude_bits(a) == 0u ? smallest : next;
+    next = is_equal(a, b) ? same : next;
+    return uintBitsToFloat(nan ? NAN_BITS : next);
+}
+
 // ---- rounding to integers; a zero result has the sign of x
 
 float round_even(float x) {
@@ -225,7 +256,134 @@ uint to_uint(int x) { return uint(x); }
 uint to_uint(bool x) { return x ? 1u : 0u; }
 uint to_uint(uint x) { return x; }
 
+// ---- storage types of 16 bits, two elements a word; the value of an element is a float
+
+uint half_of(uint word, uint element) { return (word >> ((element & 1u) * 16u)) & 0xffffu; }
+
+// Rounded to nearest, ties to even. Adding 0.5, whose last place is 2^-24, rounds to float16's subnormals.
+uint float_to_float16(float x) {
+    uint u = magnitude_bits(x);
+    uint tiny = floatBitsToUint(abs(x) + 0.5) - 0x3f000000u;
+    uint h = (u + 0xfffu + ((u >> 13) & 1u) - 0x38000000u) >> 13;
+    h = u < 0x38800000u ? tiny : h;
+    h = u >= 0x47800000u ? 0x7c00u : h;
+    h = u > 0x7f800000u ? 0x7e00u : h;
+    return h | ((floatBitsToUint(x) >> 16) & 0x8000u);
+}
+float float16_to_float(uint h) {
+    uint m = h & 0x7fffu, sign = (h & 0x8000u) << 16;
+    uint tiny = floatBitsToUint(veiled(float(m) * 5.9604644775390625e-8));  // 2^-24
+    uint u = (m << 13) + 0x38000000u;
+    u = m < 0x400u ? tiny : u;
+    u = m >= 0x7c00u ? u + 0x38000000u : u;
+    return uintBitsToFloat(u | sign);
+}
+uint float_to_bfloat16(float x) {
+    uint u = floatBitsToUint(x);
+    uint h = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+    return is_nan(x) ? 0x7fc0u : h;
+}
+float bfloat16_to_float(uint h) { return uintBitsToFloat(h << 16); }
+float round_float16(float x) { return float16_to_float(float_to_float16(x)); }
+float round_bfloat16(float x) { return bfloat16_to_float(float_to_bfloat16(x)); }
+
 bool to_bool(float x) { return magnitude_bits(x) != 0u; }
 bool to_bool(int x) { return x != 0; }
 bool to_bool(uint x) { return x != 0u; }
 bool to_bool(bool x) { return x; }
+
+bool both(bool a, bool b) { return a && b; }
+bool either(bool a, bool b) { return a || b; }
+
+// ---- remainders, rounded quotients, integer powers
+
+// The mantissa of a, shifted by the difference of the exponents (8 bits at a time), modulo that of b: exact.
+float fmod_(float a, float b) {
+    uint ua = magnitude_bits(a), ub = magnitude_bits(b);
+    uint ma = (ua & 0x007fffffu) | 0x00800000u, mb = (ub & 0x007fffffu) | 0x00800000u;
+    int distance = int(ua >> 23) - int(ub >> 23);
+    uint rest = ma % mb;
+    for (int left = distance; left > 0; left -= 8) {
+        rest = (rest << uint(min(left, 8))) % mb;
+    }
+    uint f = floatBitsToUint(float(rest));  // exact; rest is in units of 2^-23 of the exponent of b
+    int e = int(f >> 23) + int(ub >> 23) - 150;
+    uint u = (f & 0x007fffffu) | (uint(e) << 23);
+    u = e <= 0 ? 0u : u;
+    u = rest == 0u ? 0u : u;
+    u = distance < 0 ? ua : u;
+    u |= floatBitsToUint(a) & 0x80000000u;
+    u = ua >= 0x7f800000u ? NAN_BITS : u;
+    u = ub > 0x7f800000u ? NAN_BITS : u;
+    u = ub == 0u ? NAN_BITS : u;
+    return uintBitsToFloat(u);
+}
+bool opposite(float a, float b) { return ((floatBitsToUint(a) ^ floatBitsToUint(b)) >> 31) != 0u; }
+float remainder_(float a, float b) {
+    float rest = fmod_(a, b), other = add(rest, b);
+    uint zero = (floatBitsToUint(b) & 0x80000000u) | ZERO_BITS;
+    float moved = opposite(rest, b) ? other : rest;
+    uint u = floatBitsToUint(moved);
+    return uintBitsToFloat(magnitude_bits(rest) == 0u ? zero : u);
+}
+float floor_divide_(float a, float b) {
+    float rest = fmod_(a, b), plain = divide(a, b);
+    float quotient = divide(sub(a, rest), b), below = sub(quotient, 1.0);
+    bool differ = opposite(rest, b);
+    differ = magnitude_bits(rest) == 0u ? false : differ;
+    quotient = differ ? below : quotient;
+    float whole = floor_(quotient), above = add(whole, 1.0);
+    whole = is_less(0.5, sub(quotient, whole)) ? above : whole;
+    uint u = floatBitsToUint(whole), zero = (floatBitsToUint(plain) & 0x80000000u) | ZERO_BITS;
+    u = magnitude_bits(quotient) == 0u ? zero : u;
+    uint limit = floatBitsToUint(plain);
+    return uintBitsToFloat(magnitude_bits(b) == 0u ? limit : u);
+}
+
+// Of integers: 0 for a divisor of 0. GLSL leaves % open for negative operands, so magnitudes are divided.
+uint magnitude_of(int x) {
+    uint flip = uint(x >> 31);
+    return (uint(x) ^ flip) - flip;
+}
+uint fmod_(uint a, uint b) { return a % max(b, 1u); }
+int fmod_(int a, int b) {
+    int flip = a >> 31;
+    return (int(fmod_(magnitude_of(a), magnitude_of(b))) ^ flip) - flip;
+}
+uint remainder_(uint a, uint b) { return fmod_(a, b); }
+int remainder_(int a, int b) {
+    int rest = fmod_(a, b), other = rest + b;
+    int moved = (rest ^ b) < 0 ? other : rest;
+    return rest == 0 ? 0 : moved;
+}
+uint floor_divide_(uint a, uint b) {
+    uint quotient = a / max(b, 1u);
+    return b == 0u ? 0u : quotient;
+}
+int floor_divide_(int a, int b) {
+    uint quotient = floor_divide_(magnitude_of(a), magnitude_of(b));
+    uint above = quotient + (fmod_(a, b) == 0 ? 0u : 1u);
+    int plain = int(quotient), negative = -int(above);
+    int whole = (a ^ b) < 0 ? negative : plain;
+    return b == 0 ? 0 : whole;
+}
+uint power_(uint a, uint b) {
+    uint result = 1u;
+    for (uint left = b; left != 0u; left >>= 1) {
+        uint more = result * a;
+        result = (left & 1u) != 0u ? more : result;
+        a *= a;
+    }
+    return result;
+}
+int power_(int a, int b) {
+    int whole = int(power_(uint(a), uint(b)));
+    int inverse = magnitude_of(a) == 1u ? whole : 0;
+    return b < 0 ? inverse : whole;
+}
+
+uint multiply_high(uint a, uint b) {
+    uint high, low;
+    umulExtended(a, b, high, low);
+    return high;
+}

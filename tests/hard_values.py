@@ -56,15 +56,17 @@ HARD_INTS: NDArray[np.int32] = np.array(
 
 
 def bits_equal(a: Any, b: Any) -> NDArray[np.bool_]:
-    """Elementwise: the same 32 bits, or NaN on both sides. The two arrays must agree in shape and dtype."""
+    """Elementwise: the same bits, or NaN on both sides. The two arrays must agree in shape and dtype."""
     a, b = np.asarray(a), np.asarray(b)
     assert a.shape == b.shape and a.dtype == b.dtype, (a.shape, a.dtype, b.shape, b.dtype)
     if a.dtype == np.bool_:
         return np.asarray(a == b)
-    same = np.ascontiguousarray(a).view(np.uint32) == np.ascontiguousarray(b).view(np.uint32)
-    if a.dtype == np.float32:
+    word = np.uint16 if a.dtype.itemsize == 2 else np.uint32
+    same = np.ascontiguousarray(a).view(word) == np.ascontiguousarray(b).view(word)
+    same = same.reshape(a.shape)
+    if a.dtype.name in ("float32", "float16", "bfloat16"):
         same = same | (np.isnan(a) & np.isnan(b))
-    return np.asarray(same).reshape(a.shape)
+    return np.asarray(same)
 
 
 def random_bits(n: int, seed: int) -> Float32:

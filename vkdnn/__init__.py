@@ -6,39 +6,22 @@
 [0.5, 0.5]
 """
 
-from vkdnn.array import Array, arange, array, asarray, full, realize, zeros
+from vkdnn.array import Array, array, asarray, full, realize, zeros
 from vkdnn.device import Device, current_device, device, devices
-from vkdnn.dtypes import DType, bool_, float32, int32, uint32
+from vkdnn.dtypes import DType, bfloat16, bool_, float16, float32, int32, uint32
 from vkdnn.errors import VkdnnError
+from vkdnn.ops.create import *  # noqa: F403
+from vkdnn.ops.diagonal import *  # noqa: F403
+from vkdnn.ops.einsum import einsum
 from vkdnn.ops.elementwise import *  # noqa: F403
-from vkdnn.ops.linear import matmul
-from vkdnn.ops.reduce import (
-    layer_norm,
-    log_softmax,
-    logsumexp,
-    max,
-    mean,
-    min,
-    rms_norm,
-    softmax,
-    sum,
-)
+from vkdnn.ops.index import take, take_along_axis
+from vkdnn.ops.join import *  # noqa: F403
+from vkdnn.ops.linear import *  # noqa: F403
+from vkdnn.ops.normalize import *  # noqa: F403
+from vkdnn.ops.order import *  # noqa: F403
+from vkdnn.ops.reduce import *  # noqa: F403
 from vkdnn.ops.scan import outer_col, scan_prefix_outer, scan_suffix_outer
-from vkdnn.ops.shape import (
-    broadcast_to,
-    concatenate,
-    expand_dims,
-    flip,
-    pad,
-    reshape,
-    split,
-    squeeze,
-    stack,
-    swapaxes,
-    take,
-    take_along_axis,
-    transpose,
-)
+from vkdnn.ops.shape import *  # noqa: F403
 from vkdnn.transform import grad, jit, value_and_grad, vjp
 
 from vkdnn import nn, optim, random  # isort: skip  (they use the functions above)

@@ -5,9 +5,8 @@ An Array never changes its value; only donation to a jitted function ends its li
 
 from __future__ import annotations
 
-import math
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from vkdnn.device import Device, Storage, Words, current_device
 from vkdnn.dtypes import DType
 from vkdnn.errors import ArgumentError, DeviceError, DtypeError, ShapeError
 from vkdnn.ir import build
+from vkdnn.ir.arguments import integers, lengths, normalize_axes, number
 from vkdnn.ir.node import Node, Operators, Shape, leaf, toposort
 from vkdnn.numerics import basic
 from vkdnn.numerics.flush import flush
@@ -25,7 +25,7 @@ from vkdnn.program import Program
 
 
 class Array(Operators):
-    """An array of float32, int32, uint32 or bool on a device, or an expression that will be one."""
+    """An array of float32, int32, uint32, bool, float16 or bfloat16 on a device, or an expression that will be one."""
 
     __slots__ = ("_device", "node")
 
@@ -126,20 +126,13 @@ class Array(Operators):
 
         return matmul(other, self)
 
-    def __pow__(self, exponent: Any) -> Array:
-        if isinstance(exponent, int) and 0 < exponent <= 8:  # by squaring
-            half = self ** (exponent // 2) if exponent > 1 else self
-            if exponent == 1:
-                return self
-            return half * half * self if exponent % 2 else half * half
-        if exponent == 0.5:
-            return self._map("sqrt", self)
-        raise ArgumentError(f"**: got exponent {exponent!r}, expected an integer from 1 to 8, or 0.5")
-
     def __getitem__(self, key: Any) -> Array:
-        from vkdnn.ops.shape import index
+        from vkdnn.ops.index import index
 
         return index(self, key)
+
+    def __iter__(self) -> Iterator[Array]:
+        return iter([self[i] for i in range(len(self))])
 
     def astype(self, dtype: DType | str) -> Array:
         """The values in another dtype (float to int truncates and saturates, NaN gives 0)."""
@@ -147,13 +140,21 @@ class Array(Operators):
 
     def reshape(self, *shape: Any) -> Array:
         """The elements in row-major order under another shape; one length may be -1."""
-        lengths = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
-        return Array(build.reshape(self.node, tuple(map(int, lengths))), self._device)
+        given = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+        lengths = integers("reshape: shape", given, "an int or a sequence of ints")
+        return Array(build.reshape(self.node, lengths), self._device)
 
     def transpose(self, *axes: Any) -> Array:
         """Axes reordered as given; without arguments reversed."""
-        order = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
-        return Array(build.permute(self.node, tuple(order) or tuple(range(self.ndim))[::-1]), self._device)
+        given = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list, type(None))) else axes
+        if given is None or (not given and not axes):
+            return Array(build.permute(self.node, tuple(range(self.ndim))[::-1]), self._device)
+        order = normalize_axes("transpose", list(given), self.ndim)
+        if len(order) != self.ndim:
+            raise ShapeError(
+                f"transpose: got {len(order)} axes, expected all {self.ndim} of an array of shape {self.shape}"
+            )
+        return Array(build.permute(self.node, order), self._device)
 
     def sum(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Array:
         """Sum over axes; see vk.sum."""
@@ -172,6 +173,12 @@ class Array(Operators):
         from vkdnn.ops.reduce import max as max_
 
         return max_(self, axis, keepdims)
+
+    def min(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Array:
+        """Minimum over axes; see vk.min."""
+        from vkdnn.ops.reduce import min as min_
+
+        return min_(self, axis, keepdims)
 
 
 ArrayLike = Array | npt.ArrayLike
@@ -207,9 +214,11 @@ def host_words(host: npt.NDArray[Any], dtype: DType) -> Words:
 
 def _converted(host: npt.NDArray[Any], dtype: DType) -> npt.NDArray[Any]:
     """Host data in a dtype of vkdnn: floats flushed and rounded once, floats to integers as .astype does on arrays."""
-    if dtype is dtypes.float32:
-        with np.errstate(over="ignore"):
-            return flush(host.astype(np.float32))
+    if dtype.category == "f":
+        if host.dtype == dtype.numpy and dtype is dtypes.float16:
+            return host  # its subnormals are normal numbers of float32
+        with np.errstate(over="ignore", invalid="ignore"):
+            return flush(host.astype(dtype.numpy).astype(np.float32)).astype(dtype.numpy)
     if dtype is dtypes.bool_:
         return host != 0
     if host.dtype.kind == "f":
@@ -276,21 +285,12 @@ def zeros(shape: int | Sequence[int], dtype: DType | str = "float32") -> Array:
     return full(shape, 0, dtype)
 
 
-def full(shape: int | Sequence[int], value: float, dtype: DType | str = "float32") -> Array:
-    """An array of one value."""
-    lengths = (shape,) if isinstance(shape, int) else tuple(shape)
-    if min(lengths, default=0) < 0:
-        raise ShapeError(f"full: shape {lengths} has a negative length")
-    return Array(build.full(lengths, value, dtypes.as_dtype(dtype)))
-
-
-def arange(stop: int) -> Array:
-    """int32 numbers from 0 to stop - 1."""
-    if stop < 0:
-        raise ShapeError(f"arange: got {stop}, expected a length of zero or more")
-    return Array(build.iota((stop,), 0))
+def full(shape: int | Sequence[int], fill_value: float, dtype: DType | str = "float32") -> Array:
+    """An array of one value, a number. Raises DtypeError for a number that the dtype does not have."""
+    value = number("full: fill_value", fill_value, "a number (broadcast an array with vk.broadcast_to)")
+    return Array(build.full(lengths("full", shape), value, dtypes.as_dtype(dtype)))
 
 
 def nbytes(arrays: Iterable[Array]) -> int:
     """Bytes that the values of these arrays take."""
-    return sum(4 * math.prod(a.shape) for a in arrays)
+    return sum(4 * a.node.words for a in arrays)

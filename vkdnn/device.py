@@ -18,6 +18,7 @@ import numpy as np
 
 from vkdnn import runtime
 from vkdnn.codegen.render import render
+from vkdnn.dtypes import memory
 from vkdnn.errors import DeviceError, MemoryLimitError
 from vkdnn.kernels.base import KernelSpec, Target
 from vkdnn.numerics.basic import exact
@@ -192,10 +193,7 @@ class ReferenceDevice(Device):
 
 def _reference_call(task: Task) -> Callable[[], None]:
     def views(places: Sequence[Place], dtypes: Sequence[Any]) -> list[Any]:
-        storage = {"float": np.float32, "int": np.int32, "uint": np.uint32}
-        return [
-            p.handle[p.start : p.start + p.words].view(storage[d.storage]) for p, d in zip(places, dtypes, strict=True)
-        ]
+        return [memory(p.handle[p.start : p.start + p.words], d) for p, d in zip(places, dtypes, strict=True)]
 
     inputs, outputs = views(task.inputs, task.spec.inputs), views(task.outputs, task.spec.outputs)
     return lambda: task.spec.reference(task.sizes, inputs, outputs)

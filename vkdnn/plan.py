@@ -43,7 +43,7 @@ def lifetimes(steps: Sequence[Step], kept: Iterable[Node]) -> list[Lifetime]:
         for node in step.outputs:
             first[node] = i
             last[node] = i
-    return [Lifetime(n, max(1, n.size), first[n], last[n]) for n in first if n not in skip]
+    return [Lifetime(n, max(1, n.words), first[n], last[n]) for n in first if n not in skip]
 
 
 def plan_arenas(lives: Sequence[Lifetime], max_words: int) -> ArenaPlan:

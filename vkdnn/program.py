@@ -99,20 +99,20 @@ class Program:
 
     def _bind(self, arguments: Sequence[Storage | Words], held: list[Any], progress: Progress | None) -> _Bound:
         device = self.device
-        slots = {i: device.storage(n.size) for i, n in enumerate(self.inputs) if not isinstance(arguments[i], Storage)}
+        slots = {i: device.storage(n.words) for i, n in enumerate(self.inputs) if not isinstance(arguments[i], Storage)}
         at = dict(
             zip(self.inputs, ((slots.get(i) or a).handle() for i, a in enumerate(arguments)), strict=True)  # type: ignore[union-attr]
         )
         handles: dict[Node, Any] = {}
         for root in self.roots:
             donor = self.taken.get(root)
-            handles[root] = at[donor] if donor is not None else device.storage(root.size).handle()
+            handles[root] = at[donor] if donor is not None else device.storage(root.words).handle()
         if self._arenas is None:
             self._arenas = [device.allocate(words, host=False) for words in self.plan.arenas]
         arenas = self._arenas
 
         def place(node: Node) -> Place:
-            words = max(1, node.size)
+            words = max(1, node.words)
             held = handles.get(node, at.get(node))
             if held is None and node in self.captured:
                 held = self.captured[node].handle()
@@ -123,7 +123,7 @@ class Program:
 
         tasks = [Task(s.spec, s.sizes, tuple(map(place, s.inputs)), tuple(map(place, s.outputs))) for s in self.steps]
         uploads = [s.handle() for s in slots.values() if s.words]
-        brought = {r for r in self.roots if r not in self.taken and 0 < r.size <= DOWNLOADED_WORDS}
+        brought = {r for r in self.roots if r not in self.taken and 0 < r.words <= DOWNLOADED_WORDS}
         run = device.prepare(tasks, uploads, [handles[r] for r in self.roots if r in brought], progress)
         return _Bound(run, slots, handles, brought, held)
 
@@ -131,7 +131,7 @@ class Program:
         found: dict[Node, Storage] = {}
         bound.given = []
         for root, handle in bound.handles.items():
-            result = Storage(self.device, root.size, handle, bound.run if root in bound.brought else None)
+            result = Storage(self.device, root.words, handle, bound.run if root in bound.brought else None)
             found[root] = result
             if root not in self.taken:
                 result.producer = weakref.ref(bound)

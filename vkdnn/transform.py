@@ -45,10 +45,12 @@ def vjp(function: Function, *arguments: Any) -> tuple[Any, Callable[[Any], tuple
             if g.shape != r.shape:
                 raise ShapeError(f"vjp: gradient of shape {g.shape} for a value of shape {r.shape}")
             seeds.append(g)
-        found = pullback([r.node for r in results], [g.node for g in seeds], [a.node for a in arrays])
+        found = pullback(
+            [r.node for r in results], [build.cast(g.node, dtypes.float32) for g in seeds], [a.node for a in arrays]
+        )
         device = common_device("vjp", [*arrays, *results, *seeds])
         gradients = [
-            Array(build.full(a.shape, 0.0) if node is None else node, device)
+            Array(build.full(a.shape, 0.0, a.dtype) if node is None else build.cast(node, a.dtype), device)
             for a, node in zip(arrays, found, strict=True)
         ]
         return tuple(tree.unflatten(structure, gradients))
@@ -75,7 +77,7 @@ def value_and_grad(function: Function, argnums: int | Sequence[int] = 0, has_aux
             if i >= len(arguments):
                 raise ArgumentError(f"argnums: got {i}, but the function was called with {len(arguments)} arguments")
             for name, x in zip(tree.paths(arguments[i]), tree.flatten(arguments[i])[0], strict=True):
-                if asarray(x).dtype is not dtypes.float32:
+                if asarray(x).dtype.category != "f":
                     raise DtypeError(f"grad: argument {i} {name} is {asarray(x).dtype}, expected float32")
         aux: list[Any] = []
 

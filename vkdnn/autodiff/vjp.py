@@ -6,20 +6,27 @@ the graph. Nothing here may depend on values.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
-from vkdnn.autodiff.scans import CALL_RULES
-from vkdnn.dtypes import float32
+from vkdnn.autodiff import scans
+from vkdnn.autodiff.order import ORDER_RULES
 from vkdnn.errors import VkdnnError
 from vkdnn.ir import build
 from vkdnn.ir.node import Node, toposort
 from vkdnn.ir.ops import OPS
+from vkdnn.kernels.cumulate import cumulate
+from vkdnn.kernels.scatter import scatter_add_node, scatter_along_node
 
 Rule = Callable[[Node, Node], Sequence[Node | None]]
+CALL_RULES = {**scans.CALL_RULES, **ORDER_RULES}
 
 
 def pullback(results: Sequence[Node], gradients: Sequence[Node], wrt: Sequence[Node]) -> list[Node | None]:
-    """Gradient of sum(results . gradients) with respect to each node of ``wrt``; None where it is identically zero."""
+    """Gradient of sum(results . gradients) with respect to each node of ``wrt``; None where it is identically zero.
+
+    Gradients are float32, whatever the storage type of the nodes.
+    """
     targets = set(wrt)
     order = toposort(results, stop=lambda n: n in targets or n.kind == "leaf")
     reaches: set[Node] = set()
@@ -29,7 +36,7 @@ def pullback(results: Sequence[Node], gradients: Sequence[Node], wrt: Sequence[N
     total: dict[Node, Node] = {}
 
     def accumulate(node: Node, gradient: Node | None) -> None:
-        if gradient is not None and node in reaches and node.dtype is float32:
+        if gradient is not None and node in reaches and node.dtype.category == "f":
             total[node] = total[node] + gradient if node in total else gradient
 
     for result, gradient in zip(results, gradients, strict=True):
@@ -118,8 +125,6 @@ def _pad(node: Node, g: Node) -> Sequence[Node | None]:
 
 
 def _take(node: Node, g: Node) -> Sequence[Node | None]:
-    from vkdnn.kernels.scatter import scatter_add_node
-
     table, index = node.args
     return (scatter_add_node(index, g, table.shape), None)
 
@@ -128,7 +133,7 @@ def _gather(node: Node, g: Node) -> Sequence[Node | None]:
     table, index = node.args
     (axis,) = node.attrs
     if index.shape[axis] != 1:
-        raise VkdnnError("grad: take_along_axis is differentiable where it takes one element along the axis")
+        return (scatter_along_node(index, g, table.shape, axis), None)
     hit = build.apply("equal", build.iota(table.shape, axis), build.broadcast_to(index, table.shape))
     return (build.apply("where", hit, build.broadcast_to(g, table.shape), 0.0), None)
 
@@ -139,9 +144,30 @@ def _fold(node: Node, g: Node) -> Sequence[Node | None]:
     spread = build.broadcast_to(g, x.shape)
     if op == "add":
         return (spread,)
+    if op == "mul":
+        return (spread * _product_of_others(x, node.attrs[1]),)
     hit = build.apply("equal", x, build.broadcast_to(node, x.shape))
     ties = build.fold("add", build.apply("to_float32", hit), node.attrs[1])
     return (build.apply("where", hit, build.broadcast_to(g / ties, x.shape), 0.0),)
+
+
+def _product_of_others(x: Node, axes: tuple[int, ...]) -> Node:
+    """Of each element the product of all others along the axes: running products from both ends, right with zeros."""
+    order = (*(a for a in range(x.ndim) if a not in axes), *axes)
+    moved = build.permute(x, order)
+    rows = math.prod(n for a, n in enumerate(x.shape) if a not in axes)
+    flat = build.reshape(moved, (rows, x.size // rows))
+    backwards = build.slice_(flat, (0, flat.shape[1] - 1), flat.shape, (1, -1))
+    right = build.slice_(_product_before(backwards), (0, flat.shape[1] - 1), flat.shape, (1, -1))
+    others = build.reshape(_product_before(flat) * right, moved.shape)
+    return build.permute(others, tuple(order.index(a) for a in range(x.ndim)))
+
+
+def _product_before(x: Node) -> Node:
+    """x [rows, n]: the product of the elements before each; 1 for the first."""
+    rows, n = x.shape
+    running = build.slice_(cumulate("mul", x, 1), (0, 0), (rows, n - 1), (1, 1))
+    return build.apply("where", build.iota(x.shape, 1) == 0, 1.0, build.pad(running, (0, 1), (0, 0)))
 
 
 def _matmul(node: Node, g: Node) -> Sequence[Node | None]:

@@ -20,7 +20,7 @@ from vkdnn.ir.ops import OPS
 
 def literal(bits: int, dtype: DType) -> str:
     """A constant by its exact bits: decimal where that reads back as the same bits, else the bits."""
-    value = dtypes.from_words(np.array([bits], np.uint32), dtype, ())[()]
+    value = dtypes.constant_value(bits, dtype)
     if dtype.category == "b":
         return "true" if value else "false"
     if dtype.category == "f" and value == 0:
@@ -67,11 +67,13 @@ def expression(instr: Instr, args: list[str], dims: list[str], index_dtype: DTyp
         return guard(instr.attrs[0], dims)
     if instr.kind == "load":
         slot, index, guards, stride, extent = instr.attrs
-        at = affine(index, dims, f"base_in{slot}")
+        at = affine(index, dims, "" if instr.dtype.half else f"base_in{slot}")
         if args:
             chosen = clamped(args[0], index_dtype, extent)
             at += f" + {chosen}" + (f" * {stride}u" if stride != 1 else "")
         value = f"in{slot}[{at}]"
+        if instr.dtype.half:
+            value = f"{instr.dtype}_to_float(half_of(in{slot}[base_in{slot} + ({at}) / 2u], {at}))"
         if instr.dtype.category == "b":
             value = f"({value} != 0u)"
         if guards:
@@ -115,7 +117,9 @@ def _is_plain(text: str) -> bool:
 
 
 def stored(name: str, dtype: DType) -> str:
-    """A value as it is put into a buffer."""
+    """A value as it is put into a buffer; of a storage type, its 16 bits."""
+    if dtype.half:
+        return f"float_to_{dtype}({name})"
     return f"uint({name})" if dtype.category == "b" else name
 
 
@@ -147,9 +151,10 @@ def function(name: str) -> str:
         names[node] = f"t{len(lines)}"
         right = OPS[node.op].glsl_for(letter).format(*(names[a] for a in node.args))
         lines.append(f"    {node.dtype.glsl} {names[node]} = {right};")
-    head = ", ".join(f"float {names[p]}" for p in parameters)
+    head = ", ".join(f"{p.dtype.glsl} {names[p]}" for p in parameters)
     doc = (op.define.__doc__ or op.doc).strip().splitlines()[0]
-    return "\n".join([f"// {doc}", f"float {op.function}({head}) {{", *lines, f"    return {names[result]};", "}"])
+    head = f"{result.dtype.glsl} {op.function}({head}) {{"
+    return "\n".join([f"// {doc}", head, *lines, f"    return {names[result]};", "}"])
 
 
 def functions(ops: Iterable[str]) -> list[str]:

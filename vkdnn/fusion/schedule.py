@@ -28,6 +28,14 @@ def squeezed(shape: Shape) -> Shape:
 # ---- the fusion registry: may this node be computed in this kernel? One rule for each kind of node.
 
 
+# Elements of 16 bits are stored two a word, which only elementwise kernels do: a kernel that stores such a node
+# must stay one.
+
+
+def _stores_halves(kernel: Kernel) -> bool:
+    return any(out.dtype.half for out in kernel.outputs)
+
+
 def elementwise_rule(node: Node, kernel: Kernel) -> bool:
     """Elementwise work joins any kernel but a call; what is broadcast only if it is cheap to compute again."""
     if kernel.family == "call" or len(kernel.members) >= MAX_MEMBERS:
@@ -36,7 +44,7 @@ def elementwise_rule(node: Node, kernel: Kernel) -> bool:
         return True
     if kernel.family == "fold" and squeezed(node.shape) == squeezed(kernel.row_shape):
         return True
-    if kernel.family == "expr" and _made_of_fold(node, kernel.shape):
+    if kernel.family == "expr" and not _stores_halves(kernel) and _made_of_fold(node, kernel.shape):
         return True  # the fold will follow, and make the node one value a row
     return (OPS[node.op].cost if node.kind == "map" else 2) <= CHEAP
 
@@ -62,12 +70,14 @@ def fold_rule(node: Node, kernel: Kernel) -> bool:
     source, axes = node.args[0].shape, node.attrs[1]
     if kernel.family == "fold":
         return (kernel.shape, kernel.axes) == (source, axes)
+    if _stores_halves(kernel):
+        return False
     return kernel.family == "expr" and (kernel.shape == source or squeezed(kernel.shape) == squeezed(node.shape))
 
 
 def matmul_rule(node: Node, kernel: Kernel) -> bool:
     """A product takes the elementwise kernel that uses it as its epilogue."""
-    return kernel.family == "expr" and kernel.shape == node.shape
+    return kernel.family == "expr" and kernel.shape == node.shape and not _stores_halves(kernel)
 
 
 RULES: dict[str, Callable[[Node, Kernel], bool]] = {
@@ -81,6 +91,8 @@ RULES: dict[str, Callable[[Node, Kernel], bool]] = {
 
 def _stores(node: Node, kernel: Kernel) -> bool:
     """Whether the kernel's iteration can store the node."""
+    if node.dtype.half and kernel.family != "expr":
+        return False
     if kernel.family == "fold" and squeezed(node.shape) == squeezed(kernel.row_shape):
         return True
     return kernel.shape == node.shape

@@ -188,8 +188,8 @@ def evaluate_body(
         if instr.kind == "load":
             values[i] = _load(instr, box, inputs, values)
         elif instr.kind == "const":
-            word = np.array([instr.attrs[0]], np.uint32)
-            values[i] = dtypes.from_words(word, instr.dtype, (1,) * len(box.extents))
+            value = dtypes.constant_value(instr.attrs[0], instr.dtype)
+            values[i] = np.full((1,) * len(box.extents), value)
         elif instr.kind == "index":
             values[i] = box.values(instr.attrs[0]).astype(np.int32)
         elif instr.kind == "guard":
@@ -207,8 +207,7 @@ def _load(instr: Instr, box: Box, inputs: Sequence[Array], values: dict[int, Arr
     slot, index, guards, stride, extent = instr.attrs
     data = inputs[slot]
     if not instr.args and not guards:
-        loaded = strided(data, box.origin(index), index.strides, box.extents)
-        return loaded != 0 if instr.dtype.category == "b" else loaded
+        return dtypes.load(strided(data, box.origin(index), index.strides, box.extents), instr.dtype)
     at = box.values(index)
     for guard in guards:
         at = at + 0 * box.values(guard.index)  # widen to the dims of the guards
@@ -220,7 +219,7 @@ def _load(instr: Instr, box: Box, inputs: Sequence[Array], values: dict[int, Arr
         where = box.values(guard.index)
         inside = inside & (where >= guard.low) & (where < guard.high)
     loaded = np.where(inside, data[np.where(inside, at, 0)], data.dtype.type(0))
-    return loaded != 0 if instr.dtype.category == "b" else loaded
+    return dtypes.load(loaded, instr.dtype)
 
 
 def strided(data: Array, offset: int, strides: Sequence[int], extents: Sequence[int], writeable: bool = False) -> Array:

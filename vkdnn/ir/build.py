@@ -6,21 +6,22 @@ A builder must name the argument it refuses; it never touches data, except to fo
 from __future__ import annotations
 
 import math
-import operator
 from typing import Any
 
 import numpy as np
 
 from vkdnn import dtypes
-from vkdnn.dtypes import DType, bool_, float32, int32, uint32
+from vkdnn.dtypes import DType, bfloat16, bool_, float16, float32, int32, uint32
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError
+from vkdnn.ir.arguments import normalize_axes as normalize_axes
+from vkdnn.ir.arguments import normalize_axis as normalize_axis
 from vkdnn.ir.node import Node, Shape, Token, const, const_value, make
 from vkdnn.ir.ops import OPS
 from vkdnn.numerics import basic
 
-_ALLOWED = {"f": "f", "i": "iu", "n": "fiu", "x": "iub", "b": "b", "a": "fiub"}
+_ALLOWED = {"f": "f", "i": "iu", "u": "u", "n": "fiu", "x": "iub", "b": "b", "a": "fiub"}
 _RANK = {"b": 0, "i": 1, "u": 1, "f": 2}
-_EXPLICIT = {"f": float32, "i": int32, "u": uint32, "b": bool_}
+_EXPLICIT = {"f": float32, "i": int32, "u": uint32, "b": bool_, "h": float16, "e": bfloat16}
 
 
 # ---- elementwise
@@ -29,7 +30,8 @@ _EXPLICIT = {"f": float32, "i": int32, "u": uint32, "b": bool_}
 def apply(name: str, *operands: Any) -> Node:
     """The op-table row ``name`` on operands: nodes or Python scalars, broadcast by NumPy's rules.
 
-    Raises DtypeError for dtypes that the row does not take and ShapeError where shapes do not broadcast.
+    On float16 or bfloat16 the row is computed in float32 and its result rounded once. Raises DtypeError for dtypes
+    that the row does not take and ShapeError where shapes do not broadcast.
     """
     op = OPS[name]
     if len(operands) != op.arity:
@@ -47,6 +49,9 @@ def apply(name: str, *operands: Any) -> Node:
     dtype = group if result == "=" else _EXPLICIT[result]
     if name.startswith(("to_", "bits_")) and nodes[0].dtype is dtype:
         return nodes[0]
+    if group.half and "a" not in letters:
+        wide = apply(name, *(apply("to_float32", n) if n.dtype.half else n for n in nodes))
+        return apply(f"to_{group}", wide) if result == "=" else wide
     shape = broadcast_shapes(name, *(n.shape for n in nodes))
     scalars = [_constant(n) for n in nodes]
     if all(s is not None for s in scalars):
@@ -68,7 +73,10 @@ def as_node(value: Any, name: str = "value") -> Node:
 
 
 def _common_dtype(name: str, letter: str, values: list[Any]) -> DType:
-    """The dtype that operands of one letter meet in: bool < integer < float; Python numbers adapt."""
+    """The dtype that operands of one letter meet in: bool < integer < float; Python numbers adapt.
+
+    Different float dtypes meet in float32.
+    """
     given = [v.dtype for v in values if isinstance(v, Node)]
     for value in values:
         if not isinstance(value, Node):
@@ -76,6 +84,8 @@ def _common_dtype(name: str, letter: str, values: list[Any]) -> DType:
             if not given or _RANK[weak.category] > max(_RANK[d.category] for d in given):
                 given.append(weak)
     common = max(given, key=lambda d: _RANK[d.category])
+    if len({d for d in given if d.category == "f"}) > 1:
+        common = float32
     if {int32, uint32} <= set(given) and common is not float32:
         raise DtypeError(f"{name}: int32 and uint32 do not mix; convert one with .astype")
     allowed = _ALLOWED[letter]
@@ -84,15 +94,18 @@ def _common_dtype(name: str, letter: str, values: list[Any]) -> DType:
             return float32  # NumPy's rule: functions of real numbers take integers as floats
         if allowed == "fiu" and common is bool_:
             return int32
-        names = ", ".join(d.name for d in dtypes.ALL if d.category in allowed)
+        names = ", ".join(d.name for d in dtypes.ALL if d.category in allowed and not d.half)
         raise DtypeError(f"{name}: got {common}, expected {names}")
     return common
 
 
 def _as_dtype(value: Any, dtype: DType) -> Node:
-    if isinstance(value, Node):
-        return value if value.dtype is dtype else apply(f"to_{dtype}", value)
-    return const(value, dtype)
+    return cast(value, dtype) if isinstance(value, Node) else const(value, dtype)
+
+
+def cast(x: Node, dtype: DType) -> Node:
+    """x in another dtype, by the rows to_*."""
+    return x if x.dtype is dtype else apply(f"to_{dtype}", x)
 
 
 def _constant(node: Node) -> Node | None:
@@ -178,13 +191,6 @@ def pad(x: Node, before: Shape, after: Shape) -> Node:
     return make("pad", (x,), (before,), shape, x.dtype)
 
 
-def normalize_axis(name: str, axis: int, ndim: int) -> int:
-    axis = operator.index(axis)
-    if not -ndim <= axis < ndim:
-        raise ShapeError(f"{name}: axis {axis} does not exist in an array of {ndim} axes")
-    return axis % ndim
-
-
 # ---- generators, gathers, reductions, products
 
 
@@ -223,28 +229,39 @@ def gather(table: Node, index: Node, axis: int) -> Node:
     return make("gather", (table, index), (axis,), index.shape, table.dtype)
 
 
-FOLDS = {"add": -0.0, "maximum": -math.inf, "minimum": math.inf}
+FOLDS: dict[str, dict[str, float]] = {
+    "add": {"f": -0.0, "i": 0, "u": 0},
+    "mul": {"f": 1.0, "i": 1, "u": 1},
+    "maximum": {"f": -math.inf, "i": -(2**31), "u": 0},
+    "minimum": {"f": math.inf, "i": 2**31 - 1, "u": 2**32 - 1},
+}
 """Ops that reduce, with the identity that spare lanes contribute (-0.0: x + -0.0 is x for every x)."""
+_OF_NONE = {"add": 0, "mul": 1}  # the value of a fold over no elements
 
 
 def fold(op: str, x: Node, axes: Shape) -> Node:
     """Reduction over ``axes`` in vkdnn's order (lanes of 128, a tree, spans of 32,768); the axes keep length 1."""
-    if x.dtype is not float32:
-        raise DtypeError(f"{op} over axes: got {x.dtype}, expected float32 (convert with .astype)")
+    if x.dtype.half:
+        return cast(fold(op, cast(x, float32), axes), x.dtype)
+    if x.dtype not in (float32, int32, uint32):
+        raise DtypeError(f"{op} over axes: got {x.dtype}, expected float32, int32 or uint32 (convert with .astype)")
     axes = tuple(sorted({normalize_axis(op, a, x.ndim) for a in axes}))
     shape: Shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
     count = math.prod(x.shape[a] for a in axes)
     if count == 0:
-        if op != "add" and 0 not in shape:
+        if op not in _OF_NONE and 0 not in shape:
             raise ShapeError(f"{op}: no elements along axes {axes} of shape {x.shape}, and {op} has no value for none")
-        return full(shape, 0.0)
+        return full(shape, _OF_NONE.get(op, 0), x.dtype)
     if shape == x.shape:
         return x
     return make("fold", (x,), (op, axes), shape, x.dtype)
 
 
 def matmul(a: Node, b: Node) -> Node:
-    """a [..., M, K] times b [..., K, N] (batches equal) or b [K, N]; float32."""
+    """a [..., M, K] times b [..., K, N] (batches equal) or b [K, N]; float32, storage types rounded once."""
+    if a.dtype.half or b.dtype.half:
+        product = matmul(*(cast(x, float32) if x.dtype.half else x for x in (a, b)))
+        return cast(product, a.dtype if a.dtype is b.dtype else float32)
     if a.dtype is not float32 or b.dtype is not float32:
         raise DtypeError(f"matmul: got {a.dtype} and {b.dtype}, expected float32")
     if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2] or (b.ndim > 2 and b.shape[:-2] != a.shape[:-2]):

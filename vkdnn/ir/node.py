@@ -7,7 +7,7 @@ kind        args            attrs                         meaning
 const       -               (bits,)                       a scalar, by its 32 bits
 leaf        -               (token,)                      data that exists: a buffer, or an argument of a Program
 iota        -               (axis,)                       int32 index along an axis
-map         1 to 3          (op name,)                    a row of the op table, on equal shapes
+map         1 to 4          (op name,)                    a row of the op table, on equal shapes
 reshape     1               () or (token,)                same elements in row-major order; a token keeps it apart
 permute     1               (axes,)                       axes reordered
 broadcast   1               -                             axes of length 1 repeated
@@ -32,7 +32,7 @@ import numpy as np
 
 from vkdnn import dtypes
 from vkdnn.dtypes import DType
-from vkdnn.errors import DtypeError
+from vkdnn.errors import ArgumentError, DtypeError
 
 VIEWS = frozenset({"reshape", "permute", "broadcast", "slice", "pad"})
 Shape = tuple[int, ...]
@@ -72,6 +72,44 @@ class Operators:
     def __rtruediv__(self, other: Any) -> Any:
         return self._map("div", other, self)
 
+    def __mod__(self, other: Any) -> Any:
+        return self._map("remainder", self, other)
+
+    def __rmod__(self, other: Any) -> Any:
+        return self._map("remainder", other, self)
+
+    def __floordiv__(self, other: Any) -> Any:
+        return self._map("floor_divide", self, other)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return self._map("floor_divide", other, self)
+
+    def __divmod__(self, other: Any) -> tuple[Any, Any]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> tuple[Any, Any]:
+        return other // self, other % self
+
+    def __pow__(self, exponent: Any) -> Any:
+        """Python integers from 1 to 8 by squaring, 0.5 by the square root, all else by the rows of powers."""
+        if isinstance(exponent, (int, np.integer)) and 0 < exponent <= 8:
+            half = self ** (int(exponent) // 2) if exponent > 1 else self
+            if exponent == 1:
+                return self
+            return half * half * self if exponent % 2 else half * half
+        if isinstance(exponent, float) and exponent == 0.5:
+            return self._map("sqrt", self)
+        row = _power_row(self, exponent)
+        if row == "integer_power" and isinstance(exponent, (int, np.integer)) and exponent < 0:
+            raise ArgumentError(f"**: got exponent {exponent} of integers, expected 0 or more (or .astype('float32'))")
+        return self._map(row, self, exponent)
+
+    def __rpow__(self, base: Any) -> Any:
+        return self._map(_power_row(self, base), base, self)
+
+    def __pos__(self) -> Any:
+        return self
+
     def __neg__(self) -> Any:
         return self._map("neg", self)
 
@@ -102,8 +140,14 @@ class Operators:
     def __lshift__(self, other: Any) -> Any:
         return self._map("left_shift", self, other)
 
+    def __rlshift__(self, other: Any) -> Any:
+        return self._map("left_shift", other, self)
+
     def __rshift__(self, other: Any) -> Any:
         return self._map("right_shift", self, other)
+
+    def __rrshift__(self, other: Any) -> Any:
+        return self._map("right_shift", other, self)
 
     def __lt__(self, other: Any) -> Any:
         return self._map("less", self, other)
@@ -124,6 +168,13 @@ class Operators:
         return self._map("not_equal", self, other)
 
 
+def _power_row(*operands: Any) -> str:
+    """The row of a power: that of integers if none of the operands is a float."""
+    kinds = [getattr(o, "dtype", None) or np.asarray(o).dtype for o in operands]
+    floating = any(k.category == "f" if isinstance(k, DType) else k.kind not in "iub" for k in kinds)
+    return "pow" if floating else "integer_power"
+
+
 class Node(Operators):
     """One node of the graph. Nodes are equal when they are the same object; ``==`` builds a comparison."""
 
@@ -139,6 +190,11 @@ class Node(Operators):
     @property
     def size(self) -> int:
         return math.prod(self.shape)
+
+    @property
+    def words(self) -> int:
+        """Words of 32 bits that the value takes in memory."""
+        return self.dtype.words(self.size)
 
     @property
     def ndim(self) -> int:
@@ -196,15 +252,16 @@ def leaf(shape: Shape, dtype: DType, note: str = "") -> Node:
 
 
 def const(value: float | int | bool, dtype: DType) -> Node:
-    """A scalar constant, kept by its bits (so that NaNs, zeros of both signs and close floats stay apart)."""
+    """A scalar constant, kept by its bits (so that NaNs, zeros of both signs and close floats stay apart).
+
+    float16 and bfloat16 constants are kept by the float32 bits of their rounded value.
+    """
     if dtype.category in "iu" and (value != value or int(value) != value or not _fits(int(value), dtype)):
         raise DtypeError(f"constant: {value!r} is not a value of {dtype}")
-    with np.errstate(over="ignore"):
-        array = np.asarray(value).astype(dtype.numpy)
-    bits = int(dtypes.words(array, dtype)[0])
-    if dtype is dtypes.float32 and bits & 0x7F800000 == 0:
+    bits = dtypes.constant_bits(value, dtype)
+    if dtype.category == "f" and bits & 0x7F800000 == 0:
         bits &= 0x80000000  # the contract knows no subnormals
-    if dtype is dtypes.float32 and bits & 0x7FFFFFFF > 0x7F800000:
+    if dtype.category == "f" and bits & 0x7FFFFFFF > 0x7F800000:
         bits = 0x7FC00000  # nor NaNs of several kinds
     return make("const", (), (bits,), (), dtype)
 
@@ -216,7 +273,7 @@ def _fits(value: int, dtype: DType) -> bool:
 
 def const_value(node: Node) -> Any:
     """The NumPy scalar of a const node."""
-    return dtypes.from_words(np.array(node.attrs, np.uint32), node.dtype, ())[()]
+    return dtypes.constant_value(node.attrs[0], node.dtype)
 
 
 def toposort(roots: Iterable[Node], stop: Callable[[Node], bool] = lambda _: False) -> list[Node]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from vkdnn.codegen import glsl
-from vkdnn.dtypes import DType
+from vkdnn.dtypes import DType, store
 from vkdnn.ir.body import Body, Box, evaluate_body, pieces
 from vkdnn.kernels.base import Array, Cost, Groups, KernelSpec, Target, group_count
 
@@ -52,18 +52,22 @@ class ExprSpec(KernelSpec):
         names: dict[int, str] = {}
         dims = dim_names(len(self.dims) + 1)
         lines = glsl.statements(self.body, self.body.needed(self.results), names, dims)
-        lines += [
-            f"out{k}[base_out{k} + i] = {glsl.stored(names[r], self.body.instrs[r].dtype)};"
-            for k, r in enumerate(self.results)
-        ]
+        halves = [k for k, dtype in enumerate(self.outputs) if dtype.half]
+        for k, (r, dtype) in enumerate(zip(self.results, self.outputs, strict=True)):
+            value = glsl.stored(names[r], dtype)
+            lines.append(
+                f"pair{k} |= {value} << (16u * half_);" if dtype.half else f"out{k}[base_out{k} + i] = {value};"
+            )
         return {
             "local_size": (schedule.invocations, 1),
+            "halves": halves,
             "coordinates": decompose("i", self.dims, dims),
             "statements": lines,
         }
 
     def groups(self, sizes: tuple[int, ...], schedule: ExprSchedule) -> Groups:
-        return (group_count(sizes[0], schedule.invocations), 1, 1)
+        pairs = any(dtype.half for dtype in self.outputs)
+        return (group_count(-(-sizes[0] // 2) if pairs else sizes[0], schedule.invocations), 1, 1)
 
     def reference(self, sizes: tuple[int, ...], inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         rest = math.prod(self.dims)
@@ -71,11 +75,12 @@ class ExprSpec(KernelSpec):
         needed = self.body.needed(self.results)
         for box in pieces(extents):
             values = evaluate_body(self.body, needed, box, inputs, {})
-            for result, out in zip(self.results, outputs, strict=True):
-                np.copyto(box_view(out, box, rest), values[result])
+            for result, out, dtype in zip(self.results, outputs, self.outputs, strict=True):
+                np.copyto(box_view(out, box, rest), store(values[result], dtype))
 
     def cost(self, sizes: tuple[int, ...]) -> Cost:
-        return Cost(self.body.flops() * sizes[0], 4 * sizes[0] * (len(self.inputs) + len(self.results)))
+        moved = sum(dtype.words(sizes[0]) for dtype in (*self.inputs, *self.outputs))
+        return Cost(self.body.flops() * sizes[0], 4 * moved)
 
     def ops(self) -> Sequence[str]:
         return glsl.ops_of(self.body)

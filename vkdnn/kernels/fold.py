@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from vkdnn.codegen import glsl
-from vkdnn.dtypes import DType
+from vkdnn.dtypes import DType, constant_bits
 from vkdnn.ir.body import Affine, Body, evaluate_body, pieces, strided
 from vkdnn.ir.build import FOLDS
 from vkdnn.ir.define import evaluate
+from vkdnn.ir.ops import OPS
 from vkdnn.kernels.base import Array, Cost, Groups, KernelSpec, Target, group_count
 from vkdnn.kernels.expr import decompose, dim_names
 
@@ -107,8 +108,9 @@ class FoldSpec(KernelSpec):
                 "row": row,
                 "element": element,
                 "value": inside[at],
-                "identity": glsl.literal(int(np.float32(FOLDS[op]).view(np.uint32)), self.body.instrs[at].dtype),
-                "combine": op,
+                "type": self.body.instrs[at].dtype.glsl,
+                "identity": identity(op, self.body.instrs[at].dtype),
+                "combine": OPS[op].glsl_for(self.body.instrs[at].dtype.category).format,
             }
             for k, ((op, at), (row, element, inside)) in enumerate(zip(self.folds, blocks, strict=False))
         ]
@@ -132,6 +134,7 @@ class FoldSpec(KernelSpec):
             "row_coordinates": decompose("row", self.outer, outer_dims),
             "element_coordinates": decompose("e", self.inner[1:], inner_dims) if self.inner else [],
             "folds": folds,
+            "lane_types": sorted({f["type"] for f in folds}),
             "final_row": final_row,
             "final_element": final_element,
             "element_stores": text[True],
@@ -170,10 +173,16 @@ class FoldSpec(KernelSpec):
     def cost(self, sizes: tuple[int, ...]) -> Cost:
         elements = sizes[0] * self.length
         full = sum(1 for _, is_full, _ in self.results if is_full)
+        read = sum(dtype.words(elements) for dtype in self.inputs)
         return Cost(
             (self.body.flops() + len(self.folds)) * elements,
-            4 * (elements * (len(self.inputs) + full) + sizes[0] * (len(self.results) - full)),
+            4 * (read + elements * full + sizes[0] * (len(self.results) - full)),
         )
+
+
+def identity(op: str, dtype: DType) -> str:
+    """GLSL of what spare lanes hold."""
+    return glsl.literal(constant_bits(FOLDS[op][dtype.category], dtype), dtype)
 
 
 def fold_lanes(op: str, x: Array) -> Array:

@@ -1,6 +1,7 @@
-"""Reductions and what is made of them: sums, means, softmax, norms. Orders are those of DESIGN, for any schedule.
+"""Reductions along axes: sums, extremes, their positions, moments, norms. Orders are those of DESIGN, for any schedule.
 
-Axes are ints, sequences or None for all; ``keepdims`` leaves folded axes with length 1.
+Axes are ints, sequences of ints or None for all; ``keepdims`` leaves folded axes with length 1. float16 and bfloat16
+data is folded in float32 and the result rounded once to the dtype of the data.
 """
 
 from __future__ import annotations
@@ -9,113 +10,204 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from vkdnn.array import Array, asarray
-from vkdnn.errors import ArgumentError
+from vkdnn.dtypes import bool_, float32, int32
+from vkdnn.errors import ArgumentError, ShapeError
 from vkdnn.ir import build
-from vkdnn.ops.elementwise import exp, log, rsqrt, stop_gradient, where
+from vkdnn.ops.elementwise import isnan, sqrt, where
 
 Axes = int | Sequence[int] | None
+INT_MAX = 2**31 - 1
 
 
-def _fold(op: str, x: Any, axis: Axes, keepdims: bool) -> Array:
+def wide(x: Any) -> Array:
+    """x as float32: what folds and norms of floats are computed in."""
     x = asarray(x)
-    axes = tuple(range(x.ndim)) if axis is None else (axis,) if isinstance(axis, (int, np.integer)) else tuple(axis)
-    axes = tuple(build.normalize_axis(op, a, x.ndim) for a in axes)
-    node = build.fold(op, x.node, axes)
+    return Array(build.cast(x.node, float32), x._device)
+
+
+def narrow(result: Array, like: Array) -> Array:
+    """A float32 result rounded to the storage type of the data it was computed from, if that is one."""
+    return Array(build.cast(result.node, like.dtype), result._device) if like.dtype.half else result
+
+
+def _fold(name: str, op: str, x: Array, axis: Axes, keepdims: bool) -> Array:
+    axes = build.normalize_axes(name, axis, x.ndim)
+    kept = [n for i, n in enumerate(x.shape) if i not in axes]
+    if op in ("maximum", "minimum") and x.size == 0 and 0 not in kept:
+        raise ShapeError(f"{name}: no elements along axes {axes} of shape {x.shape}, and no elements have no {name}")
+    node = build.fold(op, build.cast(x.node, float32 if x.dtype.half else x.dtype), axes)
     if not keepdims:
         node = build.reshape(node, tuple(n for i, n in enumerate(x.shape) if i not in axes))
-    return Array(node, x._device)
+    return narrow(Array(node, x._device), x)
+
+
+def _number(x: Any) -> Array:
+    """x, with bools as int32."""
+    x = asarray(x)
+    return Array(build.cast(x.node, int32), x._device) if x.dtype is bool_ else x
+
+
+def _count(x: Array, axes: Sequence[int]) -> int:
+    return math.prod(x.shape[a] for a in axes)
 
 
 def sum(x: Any, axis: Axes = None, keepdims: bool = False) -> Array:
-    """Sum over axes, in vkdnn's order; 0 over no elements.
+    """Sum over axes, in vkdnn's order; 0 over no elements. Integers wrap around; bools are counted in int32.
 
     >>> import vkdnn as vk
     >>> vk.sum(vk.array([[1.0, 2.0], [3.0, 4.0]]), axis=0).numpy().tolist()
     [4.0, 6.0]
     """
-    return _fold("add", x, axis, keepdims)
+    return _fold("sum", "add", _number(x), axis, keepdims)
+
+
+def prod(x: Any, axis: Axes = None, keepdims: bool = False) -> Array:
+    """Product over axes, in vkdnn's order; 1 over no elements. Integers wrap around.
+
+    The gradient of an element is the product of the others, right where elements are 0.
+
+    >>> import vkdnn as vk
+    >>> vk.prod(vk.array([2, 3, 4])).item()
+    24
+    """
+    return _fold("prod", "mul", _number(x), axis, keepdims)
 
 
 def max(x: Any, axis: Axes = None, keepdims: bool = False) -> Array:
-    """Maximum over axes; NaN if any element is; raises ShapeError over no elements. At ties the gradient is shared."""
-    return _fold("maximum", x, axis, keepdims)
+    """Maximum over axes; NaN if any element is; raises ShapeError over no elements. At ties the gradient is shared.
+
+    >>> import vkdnn as vk
+    >>> vk.max(vk.array([0.0, float("nan")])).item()
+    nan
+    """
+    return _extreme("max", "maximum", x, axis, keepdims)
 
 
 def min(x: Any, axis: Axes = None, keepdims: bool = False) -> Array:
     """Minimum over axes; NaN if any element is; raises ShapeError over no elements. At ties the gradient is shared."""
-    return _fold("minimum", x, axis, keepdims)
+    return _extreme("min", "minimum", x, axis, keepdims)
+
+
+def _extreme(name: str, op: str, x: Any, axis: Axes, keepdims: bool) -> Array:
+    x = asarray(x)
+    result = _fold(name, op, _number(x), axis, keepdims)
+    return Array(build.cast(result.node, bool_), x._device) if x.dtype is bool_ else result
+
+
+def any(x: Any, axis: Axes = None, keepdims: bool = False) -> Array:
+    """Whether an element is nonzero (NaN is), over axes: bool; False over no elements."""
+    return _truth("any", "add", x, axis, keepdims)
+
+
+def all(x: Any, axis: Axes = None, keepdims: bool = False) -> Array:
+    """Whether every element is nonzero (NaN is), over axes: bool; True over no elements."""
+    return _truth("all", "mul", x, axis, keepdims)
+
+
+def _truth(name: str, op: str, x: Any, axis: Axes, keepdims: bool) -> Array:
+    x = asarray(x)
+    truth = build.cast(build.cast(x.node, bool_), int32)
+    axes = build.normalize_axes(name, axis, x.ndim)
+    if op == "add" and math.prod(x.shape[a] for a in axes):
+        op = "maximum"  # a count could wrap around to 0
+    result = _fold(name, op, Array(truth, x._device), axis, keepdims)
+    return Array(build.cast(result.node, bool_), x._device)
+
+
+def argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> Array:
+    """Position of the maximum along an axis (None: in the flattened array), int32; the first at ties, the first NaN
+    where there is one. Raises ShapeError over no elements.
+
+    >>> import vkdnn as vk
+    >>> vk.argmax(vk.array([1.0, 3.0, 3.0])).item()
+    1
+    """
+    return _position("argmax", max, x, axis, keepdims)
+
+
+def argmin(x: Any, axis: int | None = None, keepdims: bool = False) -> Array:
+    """Position of the minimum along an axis; see argmax()."""
+    return _position("argmin", min, x, axis, keepdims)
+
+
+def _position(name: str, extreme: Any, x: Any, axis: int | None, keepdims: bool) -> Array:
+    x = asarray(x)
+    flat = x.reshape(x.size) if axis is None else x
+    at = 0 if axis is None else build.normalize_axis(name, axis, x.ndim)
+    if flat.shape[at] == 0 and 0 not in flat.shape[:at] + flat.shape[at + 1 :]:
+        raise ShapeError(f"{name}: axis {at} of shape {flat.shape} has no elements, and no elements have no {name}")
+    values = _number(flat)
+    top = extreme(values, at, keepdims=True)
+    hit = values == top
+    if x.dtype.category == "f":
+        hit = hit | (isnan(values) & isnan(top))
+    index = Array(build.iota(flat.shape, at), x._device)
+    result = _fold(name, "minimum", where(hit, index, INT_MAX), at, keepdims=True)
+    if keepdims:
+        return result.reshape((1,) * x.ndim) if axis is None else result
+    return result.reshape(flat.shape[:at] + flat.shape[at + 1 :])
+
+
+# ---- moments
 
 
 def mean(x: Any, axis: Axes = None, keepdims: bool = False) -> Array:
-    """Sum over axes divided by the count; NaN over no elements."""
+    """Sum over axes divided by the count; NaN over no elements. Integers and bools give float32."""
     x = asarray(x)
-    total = sum(x, axis, keepdims)
-    count = x.size // total.size if total.size else 0
-    return total / float(count)
+    axes = build.normalize_axes("mean", axis, x.ndim)
+    return narrow(sum(wide(x), axes, keepdims) / float(_count(x, axes)), x)
 
 
-def logsumexp(x: Any, axis: int = -1, keepdims: bool = False) -> Array:
-    """log(sum(exp(x))) along an axis, without overflow: the maximum is taken out first. -inf where all are -inf."""
-    x = asarray(x)
-    top = stop_gradient(max(x, axis, keepdims=True))
-    shift = where((top < math.inf) & (top > -math.inf), top, 0.0)
-    result = log(sum(exp(x - shift), axis, keepdims=True)) + shift
-    return result if keepdims else _without(result, axis)
+def var(x: Any, axis: Axes = None, keepdims: bool = False, correction: float = 0) -> Array:
+    """Mean of squared deviations from the mean over axes (two passes), the sum divided by count - ``correction``.
 
-
-def softmax(x: Any, axis: int = -1) -> Array:
-    """exp(x - max) / sum of the same along an axis. x: any shape, float32. A row with NaN or +inf is NaN.
-
-    >>> import vkdnn as vk
-    >>> vk.softmax(vk.array([0.0, 0.0])).numpy().tolist()
-    [0.5, 0.5]
+    ``correction`` 1 is Bessel's. NaN where count - correction is not positive.
     """
     x = asarray(x)
-    e = exp(x - stop_gradient(max(x, axis, keepdims=True)))
-    return e / sum(e, axis, keepdims=True)
+    return narrow(_var("var", x, axis, keepdims, correction), x)
 
 
-def log_softmax(x: Any, axis: int = -1) -> Array:
-    """x - logsumexp(x) along an axis."""
+def _var(name: str, x: Array, axis: Axes, keepdims: bool, correction: float) -> Array:
+    if not (isinstance(correction, (int, float)) and math.isfinite(correction)):
+        raise ArgumentError(f"correction: got {correction!r}, expected a finite number (0, or 1 for Bessel's)")
+    data, axes = wide(x), build.normalize_axes(name, axis, x.ndim)
+    freedom = _count(x, axes) - correction
+    deviation = data - mean(data, axes, keepdims=True)
+    return sum(deviation * deviation, axes, keepdims) / (float(freedom) if freedom > 0 else math.nan)
+
+
+def std(x: Any, axis: Axes = None, keepdims: bool = False, correction: float = 0) -> Array:
+    """Square root of var(); the gradient where it is 0 is 0."""
     x = asarray(x)
-    shifted = x - stop_gradient(max(x, axis, keepdims=True))
-    return shifted - log(sum(exp(shifted), axis, keepdims=True))
+    return narrow(_root(_var("std", x, axis, keepdims, correction)), x)
 
 
-def rms_norm(x: Any, weight: Any = None, axis: int = -1, eps: float = 1e-6) -> Array:
-    """x / sqrt(mean(x²) + eps) along an axis, times ``weight`` (Zhang and Sennrich 2019).
+def _root(x: Array) -> Array:
+    """Square root with gradient 0 at 0."""
+    zero = x == 0.0
+    return where(zero, 0.0, sqrt(where(zero, 1.0, x)))
 
-    Raises ArgumentError unless eps is finite and positive.
+
+def norm(x: Any, ord: float = 2, axis: Axes = None, keepdims: bool = False) -> Array:
+    """Vector norm over axes: (sum of abs(x)**ord)**(1/ord); the extreme of abs(x) for ord inf or -inf; the count of
+    nonzero elements for ord 0. The gradient of the 2-norm of zeros is 0.
+
+    Raises ArgumentError for an ``ord`` that is no number.
     """
-    _check_eps(eps)
     x = asarray(x)
-    result = x * rsqrt(mean(x * x, axis, keepdims=True) + eps)
-    return result if weight is None else result * weight
+    if isinstance(ord, bool) or not isinstance(ord, (int, float)) or math.isnan(ord):
+        raise ArgumentError(f"ord: got {ord!r}, expected a number, inf or -inf")
+    size, axis = abs(wide(x)), build.normalize_axes("norm", axis, x.ndim)
+    if ord in (math.inf, -math.inf):
+        return narrow((max if ord > 0 else min)(size, axis, keepdims), x)
+    if ord == 0:
+        return narrow(sum(wide(size != 0.0), axis, keepdims), x)
+    if ord == 1:
+        return narrow(sum(size, axis, keepdims), x)
+    if ord == 2:
+        return narrow(_root(sum(size * size, axis, keepdims)), x)
+    return narrow(sum(size ** float(ord), axis, keepdims) ** (1.0 / float(ord)), x)
 
 
-def layer_norm(x: Any, weight: Any = None, bias: Any = None, axis: int = -1, eps: float = 1e-5) -> Array:
-    """(x - mean) / sqrt(variance + eps) along an axis, times ``weight`` plus ``bias`` (Ba et al. 2016).
-
-    The variance is the mean of squared deviations from the mean (two passes). Raises ArgumentError unless eps is
-    finite and positive.
-    """
-    _check_eps(eps)
-    x = asarray(x)
-    centred = x - mean(x, axis, keepdims=True)
-    result = centred * rsqrt(mean(centred * centred, axis, keepdims=True) + eps)
-    if weight is not None:
-        result = result * weight
-    return result if bias is None else result + bias
-
-
-def _check_eps(eps: float) -> None:
-    if not (isinstance(eps, (int, float)) and eps > 0 and math.isfinite(eps) and np.float32(eps) > 0):
-        raise ArgumentError(f"eps: got {eps!r}, expected a finite positive number")
-
-
-def _without(x: Array, axis: int) -> Array:
-    axis = build.normalize_axis("axis", axis, x.ndim)
-    return x.reshape(*x.shape[:axis], *x.shape[axis + 1 :])
+__all__ = ["all", "any", "argmax", "argmin", "max", "mean", "min", "norm", "prod", "std", "sum", "var"]

@@ -1,0 +1,182 @@
+"""Reductions over any axes: bits on two devices, values against NumPy, positions, moments, gradients, no elements."""
+
+import math
+
+import numpy as np
+import pytest
+from gradients import check_gradient
+from hard_values import HARD_FLOATS, HARD_INTS, bits_equal
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import vkdnn as vk
+from vkdnn.errors import ArgumentError, ShapeError
+
+RNG = np.random.default_rng(5)
+FINITE = HARD_FLOATS[np.isfinite(HARD_FLOATS)]
+AXES = [None, 0, -1, (0, 2), (2, 0), (1,), ()]
+
+
+@pytest.mark.parametrize("axis", AXES, ids=str)
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_shapes_and_values_are_those_of_numpy(both, axis, keepdims):
+    x = RNG.integers(-9, 9, (3, 5, 4)).astype(np.float32)  # small integers: every order gives the exact sum
+    for name in ("sum", "max", "min", "any", "all", "prod"):
+        (got,) = both(lambda x, name=name: getattr(vk, name)(x, axis=axis, keepdims=keepdims), x)
+        want = getattr(np, name)(x.astype(np.float64), axis=axis, keepdims=keepdims)
+        if name == "prod":
+            np.testing.assert_allclose(got, want, rtol=1e-5)
+        else:
+            np.testing.assert_array_equal(got, want)
+    for name in ("mean", "var", "std"):
+        (got,) = both(lambda x, name=name: getattr(vk, name)(x, axis=axis, keepdims=keepdims), x)
+        np.testing.assert_allclose(got, getattr(np, name)(x.astype(np.float64), axis, keepdims=keepdims), atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint32])
+def test_integers_wrap_around(both, dtype):
+    x = np.resize(HARD_INTS, (3, 257)).view(dtype)
+    for name in ("sum", "prod", "max", "min"):
+        (got,) = both(lambda x, name=name: getattr(vk, name)(x, axis=1), x)
+        with np.errstate(over="ignore"):
+            want = getattr(np, name)(x, axis=1, **({"dtype": dtype} if name in ("sum", "prod") else {}))
+        assert got.dtype == dtype and np.array_equal(got, want), name
+
+
+def test_bools_are_counted(both):
+    x = RNG.integers(0, 2, (4, 129)).astype(bool)
+    total, most, least, some, every = both(
+        lambda x: [vk.sum(x, 1), vk.max(x, 1), vk.min(x, 1), vk.any(x, 0), vk.all(x, 0)], x
+    )
+    assert total.dtype == np.int32 and np.array_equal(total, x.sum(1))
+    assert most.dtype == bool and np.array_equal(most, x.max(1)) and np.array_equal(least, x.min(1))
+    assert np.array_equal(some, x.any(0)) and np.array_equal(every, x.all(0))
+
+
+def test_a_maximum_with_nan_is_nan():
+    for device in (vk.device("cpu"), vk.device()):
+        with device:
+            assert math.isnan(vk.max(vk.array([0.0, math.nan])).item())
+            assert math.isnan(vk.min(vk.array([math.nan, 0.0])).item())
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 127, 128, 129, 257, 32769])
+def test_positions_are_the_first_of_the_extremes(both, n):
+    x = RNG.integers(-3, 3, (3, n)).astype(np.float32)
+    x[1] = np.resize(FINITE, n)
+    with_nan = np.where(RNG.random((3, n)) < 2 / n, np.float32(np.nan), x)
+    for data in (x, with_nan, RNG.integers(-3, 3, (3, n)).astype(np.int32)):
+        for name in ("argmax", "argmin"):
+            (got, whole) = both(lambda x, name=name: [getattr(vk, name)(x, axis=1), getattr(vk, name)(x)], data)
+            seen = np.where(np.abs(data) < 2.0**-126, 0, data)  # subnormals are zeros
+            assert got.dtype == np.int32
+            np.testing.assert_array_equal(got, getattr(np, name)(seen, axis=1))
+            np.testing.assert_array_equal(whole, getattr(np, name)(seen))
+    zeros = np.array([[-0.0, 0.0, -0.0]], np.float32)
+    assert both(lambda x: [vk.argmax(x, 1), vk.argmin(x, 1)], zeros)[0][0] == 0
+
+
+def test_positions_keep_dims():
+    x = np.array([[1.0, 5.0], [7.0, 2.0]], np.float32)
+    assert vk.argmax(vk.array(x), axis=0, keepdims=True).shape == (1, 2)
+    assert vk.argmax(vk.array(x), keepdims=True).numpy().tolist() == [[2]]
+
+
+def test_a_long_integer_fold_goes_by_spans(both):
+    x = RNG.integers(-(2**31), 2**31, 70_000).astype(np.int32)
+    total, top = both(lambda x: [vk.sum(x), vk.max(x)], x)
+    assert total == x.sum(dtype=np.int32) and top == x.max()
+
+
+def test_no_elements():
+    for device in (vk.device("cpu"), vk.device()):
+        with device:
+            x = vk.zeros((2, 0, 3))
+            assert vk.sum(x, 1).numpy().tolist() == [[0, 0, 0]] * 2
+            assert vk.prod(x, 1).numpy().tolist() == [[1, 1, 1]] * 2
+            assert vk.any(x, 1).numpy().tolist() == [[False] * 3] * 2
+            assert vk.all(x, 1).numpy().tolist() == [[True] * 3] * 2
+            assert np.isnan(vk.mean(x, 1).numpy()).all() and vk.mean(x, 1).shape == (2, 3)
+            assert np.isnan(vk.var(x, 1).numpy()).all()
+            assert vk.max(x, 0).shape == (0, 3) and vk.argmax(x, 0).shape == (0, 3)
+            assert vk.norm(x, axis=1).numpy().tolist() == [[0, 0, 0]] * 2
+    for function in (vk.max, vk.min, vk.argmax, vk.argmin):
+        with pytest.raises(ShapeError, match="no elements"):
+            function(vk.zeros((2, 0)), axis=1)
+
+
+def test_moments_do_not_cancel(both):
+    x = (1e4 + RNG.standard_normal((4, 1000))).astype(np.float32)
+    (got,) = both(lambda x: vk.var(x, axis=1, correction=1), x)
+    np.testing.assert_allclose(got, np.var(x.astype(np.float64), axis=1, ddof=1), rtol=2e-5)
+    assert np.isnan(vk.var(vk.array([1.0]), correction=1).numpy())
+
+
+@pytest.mark.parametrize("order", [0, 1, 2, 3, 0.5, math.inf, -math.inf])
+def test_norms(both, order):
+    x = RNG.standard_normal((3, 65)).astype(np.float32)
+    (got,) = both(lambda x: vk.norm(x, order, axis=1), x)
+    np.testing.assert_allclose(got, np.linalg.norm(x.astype(np.float64), order, axis=1), rtol=1e-5)
+
+
+def test_gradients_agree_with_differences(both):
+    x = RNG.standard_normal((3, 4, 2))
+    for axis in (None, 1, (0, 2)):
+        check_gradient(lambda x, a=axis: vk.sum(x, a), lambda x, a=axis: x.sum(a), x, both=both)
+        check_gradient(lambda x, a=axis: vk.mean(x, a), lambda x, a=axis: x.mean(a), x, both=both)
+        check_gradient(lambda x, a=axis: vk.var(x, a), lambda x, a=axis: x.var(a), x, both=both)
+        check_gradient(lambda x, a=axis: vk.std(x, a), lambda x, a=axis: x.std(a), x, both=both)
+        check_gradient(lambda x, a=axis: vk.max(x, a), lambda x, a=axis: x.max(a), x, both=both)
+        check_gradient(lambda x, a=axis: vk.prod(x, a), lambda x, a=axis: x.prod(a), x, both=both)
+    for order in (1, 2, 3, math.inf):
+        check_gradient(
+            lambda x, o=order: vk.norm(x, o, axis=1), lambda x, o=order: np.linalg.norm(x, o, axis=1), x, both=both
+        )
+
+
+def test_gradient_of_a_product_with_zeros(both):
+    x = np.array([[2.0, 0.0, 3.0], [0.0, 0.0, 3.0], [2.0, 5.0, 3.0]], np.float32)
+    (got,) = both(vk.grad(lambda x: vk.sum(vk.prod(x, axis=1))), x)
+    assert got.tolist() == [[0, 6, 0], [0, 0, 0], [15, 6, 10]]
+
+
+def test_gradients_at_kinks(both):
+    zeros = np.zeros((2, 3), np.float32)
+    for function in (lambda x: vk.sum(vk.std(x, 1)), lambda x: vk.sum(vk.norm(x, axis=1))):
+        (got,) = both(vk.grad(function), zeros)
+        assert not got.any()
+    (got,) = both(vk.grad(lambda x: vk.max(x)), np.array([1.0, 3.0, 3.0], np.float32))
+    assert got.tolist() == [0, 0.5, 0.5]
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.data())
+def test_random_shapes_and_axes(data):
+    shape = data.draw(st.lists(st.integers(0, 5), min_size=0, max_size=4))
+    axes = data.draw(st.one_of(st.none(), st.lists(st.sampled_from(range(len(shape))), unique=True, max_size=4)
+                               if shape else st.just(())))  # fmt: skip
+    x = np.random.default_rng(1).integers(-9, 9, shape).astype(np.int32)
+    found = []
+    for device in (vk.device("cpu"), vk.device()):
+        with device:
+            found.append(vk.sum(vk.array(x), axis=axes).numpy())
+    assert bits_equal(*found).all()
+    np.testing.assert_array_equal(found[0], x.sum(axis=None if axes is None else tuple(axes)))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda x: vk.sum(x, 2), ShapeError, "sum.*axis 2"),
+        (lambda x: vk.prod(x, (0, 0)), ShapeError, "prod.*twice"),
+        (lambda x: vk.max(x, 1.5), ArgumentError, "max.*1.5"),
+        (lambda x: vk.argmax(x, (0, 1)), ArgumentError, "argmax"),
+        (lambda x: vk.mean(x, "a"), ArgumentError, "mean.*'a'"),
+        (lambda x: vk.norm(x, "fro"), ArgumentError, "ord.*'fro'"),
+        (lambda x: vk.var(x, correction=math.nan), ArgumentError, "correction"),
+        (lambda x: vk.any(x, True), ArgumentError, "any.*True"),
+    ],
+)
+def test_bad_arguments_are_named(call, error, message):
+    with pytest.raises(error, match=message):
+        call(vk.zeros((2, 3)))
