@@ -35,7 +35,7 @@ def embedding_gradient():
     return [vk.vjp(lambda t: vk.take(t, index), table)[1](argument(40, 8))[0]]
 
 
-ALLOWED = {"f": "f", "i": "iu", "n": "fiu", "x": "iub", "b": "b", "a": "fiub"}
+ALLOWED = {"f": "f", "i": "iu", "u": "u", "n": "fiu", "x": "iub", "b": "b", "a": "fiub"}
 KINDS = {"f": float32, "i": int32, "u": uint32, "b": bool_}
 
 
@@ -43,7 +43,7 @@ def every_row():
     """For each dtype category, each row of the op table that takes it; neighbours share a kernel."""
     for category, dtype in KINDS.items():
         operands, flags = (
-            [vk.stop_gradient(argument(64, dtype=dtype)) for _ in range(2)],
+            [vk.stop_gradient(argument(64, dtype=dtype)) for _ in range(4)],
             argument(64, dtype=bool_),
         )
         for op in OPS.values():

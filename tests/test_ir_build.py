@@ -113,7 +113,7 @@ def test_rows_refuse_what_they_do_not_take():
 @pytest.mark.parametrize("name", [n for n, op in OPS.items() if op.arity > 1])
 def test_shapes_that_do_not_broadcast_name_the_operation(name):
     op = OPS[name]
-    kinds = {"f": float32, "n": float32, "a": float32, "b": bool_, "x": int32, "i": int32}
+    kinds = {"f": float32, "n": float32, "a": float32, "b": bool_, "x": int32, "i": int32, "u": uint32}
     operands = [leaf((2 + k % 2,), kinds[letter]) for k, letter in enumerate(op.types[: op.arity])]
     with pytest.raises(ShapeError, match=rf"{name}: shapes \(2,\) and \(3,\)"):
         build.apply(name, *operands)

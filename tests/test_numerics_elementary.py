@@ -10,6 +10,7 @@ from vkdnn.dtypes import float32
 from vkdnn.ir import elementary
 from vkdnn.ir.define import evaluate
 from vkdnn.ir.node import const_value, leaf, toposort
+from vkdnn.ir.ops import OPS
 from vkdnn.numerics.flush import exact, flush
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -25,6 +26,30 @@ def sigmoid_times(x, u):
 
 def softplus(x):
     return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+
+
+def mish(x):
+    """x tanh(softplus(x)) for float64 without cancellation."""
+    t = np.exp(-np.abs(x))
+    p = np.where(x < 0, t * (t + 2) / (t * (t + 2) + 2), (1 + 2 * t) / (1 + 2 * t + 2 * t * t))
+    return np.where(x == -np.inf, -0.0, x * p)
+
+
+def mish_slope(x):
+    t, v = np.tanh(softplus(x)), scipy.special.expit(x)
+    return t + x * (1 - t * t) * v
+
+
+def hardswish(x):
+    return np.where(x < -3, -0.0, x * (np.clip(x + 3, 0, 6) / 6))
+
+
+def elu(x, alpha):
+    return np.where(x > 0, x, alpha * np.expm1(x))
+
+
+def leaky_relu(x, slope):
+    return np.where(x > 0, x, slope * x)
 
 
 def gelu(x):
@@ -58,10 +83,17 @@ FUNCTIONS = {
     "gelu_tanh": (
         lambda x: sigmoid_times(x, 2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)), (-10.3, 7), 0.66,
     ),
+    "mish": (mish, (-93, 16), 0.77),
+    "hardswish": (hardswish, (-3.5, 3.5), 2.1),
     "rsqrt": (lambda x: 1 / np.sqrt(x), (0.2, 5), 0.51),
     "reciprocal": (lambda x: 1 / x, (-4, 4), 0.5),
 }  # fmt: skip
-PAIRS = {"pow": (np.power, 0.66), "atan2": (np.arctan2, 0.84)}
+PAIRS = {
+    "pow": (np.power, 0.66),
+    "atan2": (np.arctan2, 0.84),
+    "elu": (elu, 1.5),
+    "leaky_relu": (leaky_relu, 0.5),
+}
 
 
 def apply(name, *arrays):
@@ -135,7 +167,7 @@ def test_exact_values_are_exact(name):
     assert not wrong.any(), (x[wrong], result[wrong], truth[wrong])
 
 
-@pytest.mark.parametrize("name", [*FUNCTIONS, *PAIRS, "silu_slope", "gelu_slope", "gelu_tanh_slope"])
+@pytest.mark.parametrize("name", [*FUNCTIONS, *PAIRS, "silu_slope", "gelu_slope", "gelu_tanh_slope", "mish_slope"])
 def test_hardware_and_software_flush_give_the_same_bits(name):
     rng = np.random.default_rng(6)
     near = rng.uniform(-100, 100, 4000).astype(np.float32)
@@ -163,6 +195,7 @@ def test_large_angles_against_arbitrary_precision(name):
     ("name", "function"),
     [
         ("silu_slope", lambda x: scipy.special.expit(x) * (1 + x * scipy.special.expit(-x))),
+        ("mish_slope", mish_slope),
         ("gelu_slope", lambda x: scipy.special.ndtr(x) + x * np.exp(-x * x / 2) / np.sqrt(2 * np.pi)),
     ],
 )
@@ -182,3 +215,10 @@ def test_a_monotone_function_stays_monotone_between_neighbours():
     x = np.arange(start, start + 100_000, dtype=np.uint32).view(np.float32)
     with exact():
         assert (np.diff(apply("exp", x)) >= 0).all()
+
+
+def test_the_op_table_promises_no_less_than_what_is_tested():
+    for name, row in [*((n, f[2]) for n, f in FUNCTIONS.items()), *((n, f[1]) for n, f in PAIRS.items())]:
+        promised = OPS[name].ulp
+        assert promised is not None and row <= promised, name
+    assert {n for n, op in OPS.items() if op.define is not None and op.ulp} == set(FUNCTIONS) | set(PAIRS)

@@ -24,7 +24,7 @@ SOFTWARE = "#define VKDNN_SUBNORMALS_SOFTWARE\n"
 REMAINDER = "#define VKDNN_DIVIDE_REMAINDER\n#define VKDNN_SQRT_REMAINDER\n"
 VARIANTS = {"native": "", "remainder": REMAINDER, "software": SOFTWARE, "both": SOFTWARE + REMAINDER}
 
-DEFINED = sorted(name for name, op in OPS.items() if op.define is not None)
+DEFINED = sorted(name for name, op in OPS.items() if op.define is not None and op.types[0] == "f")
 
 # GLSL expression over floats a and b, and its twin.
 TWINS = {

@@ -1,5 +1,8 @@
 """Every row of the op table: device = reference in each strategy; gradients against differences."""
 
+import math
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import scipy.special as special
@@ -7,9 +10,13 @@ from hard_values import HARD_FLOATS, HARD_INTS, bits_equal, random_bits
 
 import vkdnn as vk
 from vkdnn.device import VulkanDevice
-from vkdnn.errors import VkdnnError
+from vkdnn.errors import ArgumentError, VkdnnError
 from vkdnn.ir.ops import OPS
+from vkdnn.numerics.flush import flush
+from vkdnn.ops import elementwise
 from vkdnn.runtime import open_device
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 STRATEGIES = {
     "native": "",
@@ -49,7 +56,7 @@ OPERANDS = {
     "u": [x.view(np.uint32) for x in pairs(HARD_INTS[::2])],
     "b": pairs(np.array([False, True])),
 }
-ALLOWED = {"f": "f", "i": "iu", "n": "fiu", "x": "iub", "b": "b", "a": "fiub"}
+ALLOWED = {"f": "f", "i": "iu", "u": "u", "n": "fiu", "x": "iub", "b": "b", "a": "fiub"}
 
 
 def cases(category):
@@ -62,13 +69,11 @@ def cases(category):
 
 
 def apply(name, operands):
-    """The row on as many operands as it takes; conditions and shifts are made of the second."""
+    """The row on as many operands as it takes; a condition is made of the second, further ones by reversing."""
     op = OPS[name]
-    chosen = list(operands[: op.arity])
+    chosen = [*operands, operands[0][::-1], operands[1][::-1]][: op.arity]
     if op.types[0] == "b" and op.arity == 3:
         chosen = [operands[1] != operands[1]._map("add", operands[1], 0), *operands[:2]]
-    if name.endswith("_shift"):
-        chosen[1] = chosen[1] & 31
     return chosen[0]._map(name, *chosen)
 
 
@@ -163,6 +168,13 @@ TRUE = {
     "sub": (np.subtract, ANY, OTHER),
     "mul": (np.multiply, ANY, OTHER),
     "div": (np.divide, ANY, OTHER),
+    "square": (np.square, ANY),
+    "sign": (np.sign, ANY),
+    "remainder": (np.remainder, ANY, OTHER),
+    "fmod": (np.fmod, ANY, OTHER),
+    "floor_divide": (np.floor_divide, ANY, OTHER),
+    "clip": (np.clip, ANY, OTHER, OTHER[::-1] + 0.25),
+    "copysign": (np.copysign, ANY, OTHER),
     "neg": (np.negative, ANY),
     "abs": (np.abs, ANY),
     "sqrt": (np.sqrt, POSITIVE),
@@ -194,6 +206,10 @@ TRUE = {
     "rsqrt": (lambda x: x**-0.5, POSITIVE),
     "reciprocal": (lambda x: 1 / x, ANY),
     "relu": (lambda x: np.maximum(x, 0), ANY),
+    "leaky_relu": (lambda x, slope: np.where(x > 0, x, slope * x), ANY, OTHER),
+    "elu": (lambda x, alpha: np.where(x > 0, x, alpha * np.expm1(x)), ANY, OTHER),
+    "hardswish": (lambda x: x * np.clip(x + 3, 0, 6) / 6, ANY),
+    "mish": (lambda x: x * np.tanh(np.logaddexp(0, x)), ANY),
     "sigmoid": (special.expit, INSIDE),
     "log_sigmoid": (special.log_expit, ANY),
     "softplus": (lambda x: np.logaddexp(0, x), ANY),
@@ -207,9 +223,11 @@ OTHERS = {
     "stop_gradient",
     "to_float32",
     "bits_float32",
+    "nextafter",
     "silu_slope",
     "gelu_slope",
     "gelu_tanh_slope",
+    "mish_slope",
 }
 WEIGHTS = np.array([1.0, -2.0, 0.5, 3.0, 1.5, -1.0, 2.0])
 
@@ -269,6 +287,16 @@ def test_gradients_at_kinks_are_the_stated_ones():
     assert slope(vk.stop_gradient, one).numpy().tolist() == [0, 0]
     chosen = slope(lambda a, b: vk.where(vk.array([True, False]), a, b), one, one, argnums=(0, 1))
     assert [g.numpy().tolist() for g in chosen] == [[1, 0], [0, 1]]
+    assert slope(vk.sign, one).numpy().tolist() == slope(vk.copysign, zero, one).numpy().tolist() == [0, 0]
+    assert slope(lambda x: vk.leaky_relu(x, 0.25), zero).numpy().tolist() == [0.25, 0.25]
+    assert slope(lambda x: vk.elu(x, 0.5), zero).numpy().tolist() == [0.5, 0.5]
+    assert slope(vk.hardswish, vk.array([-3.0, 3.0])).numpy().tolist() == [0, 1]
+
+
+def test_the_gradient_of_clip_goes_to_what_was_taken():
+    x, low, high = vk.array([-2.0, -1.0, 0.0, 1.0, 2.0, 0.0]), vk.array([-1.0] * 5 + [3.0]), vk.array([1.0] * 6)
+    found = vk.grad(lambda *xs: vk.sum(vk.clip(*xs)), (0, 1, 2))(x, low, high)
+    assert [g.numpy().tolist() for g in found] == [[0, 1, 1, 1, 0, 0], [1, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1]]
 
 
 def test_where_does_not_let_a_nan_of_the_other_branch_through():
@@ -277,7 +305,7 @@ def test_where_does_not_let_a_nan_of_the_other_branch_through():
     assert slope.numpy().tolist() == [0, 2]
 
 
-@pytest.mark.parametrize("name", ["silu_slope", "gelu_slope", "gelu_tanh_slope"])
+@pytest.mark.parametrize("name", ["silu_slope", "gelu_slope", "gelu_tanh_slope", "mish_slope"])
 def test_a_row_without_a_derivative_is_refused_by_name(name):
     with pytest.raises(VkdnnError, match=f"grad: {name} has no derivative"):
         vk.grad(lambda x: vk.sum(x._map(name, x)))(vk.array([1.0]))
@@ -361,15 +389,173 @@ def test_integers_wrap_and_conversions_saturate(both):
     assert found[14].tolist() == [True] * 7
 
 
-@pytest.mark.parametrize("exponent", [0, -1, 9, 1.5, 2.0])
-def test_a_power_that_is_not_one_by_squaring_names_the_exponent(exponent):
-    with pytest.raises(VkdnnError, match=r"\*\*: got exponent"):
-        vk.array([2.0]) ** exponent
-
-
 def test_shift_counts_are_taken_modulo_32(both):
     """GLSL leaves counts outside 0..31 undefined, so the table defines them."""
     values, counts = np.array([3, -3, 3, -3], np.int32), np.array([40, -1, 32, 31], np.int32)
     left, right = both(lambda a, b: [a << b, a >> b], values, counts)
     assert left.tolist() == [768, -(2**31), 3, -(2**31)]
     assert right.tolist() == [0, -1, 3, -1]
+
+
+# ---- rows against an oracle of their own
+
+
+def test_remainders_are_those_of_fractions(both):
+    """fmod exactly; remainder rounded once; results below 2**-126 are zeros."""
+    a, b = float_pairs()
+    fmod, remainder, quotient = both(lambda a, b: [vk.fmod(a, b), vk.remainder(a, b), vk.floor_divide(a, b)], a, b)
+    a, b = flush(a), flush(b)
+    usable = np.isfinite(a) & np.isfinite(b) & (b != 0)
+    assert np.isnan(fmod[~np.isfinite(a) | (b == 0)]).all() and np.isnan(remainder[~np.isfinite(a) | (b == 0)]).all()
+    with np.errstate(all="ignore"):
+        plain = flush(a / b)
+        assert bits_equal(quotient[b == 0], plain[b == 0]).all()
+    for x, y, f, r in zip(a[usable], b[usable], fmod[usable], remainder[usable], strict=True):
+        truth = math.fmod(x, y)  # exact in float64
+        truth = truth if abs(truth) >= 2.0**-126 else math.copysign(0.0, x)
+        assert f == truth and math.copysign(1, f) == math.copysign(1, x)
+        moved = truth if truth == 0 or (truth < 0) == (y < 0) else np.float32(Fraction(truth) + Fraction(float(y)))
+        assert r == (moved if abs(moved) >= 2.0**-126 else 0), (x, y)
+        assert math.copysign(1, r) == math.copysign(1, y)
+    np_quotient = np.floor_divide(a[usable], b[usable])
+    normal = np.isfinite(np_quotient) & (np.abs(a[usable]) > 2.0**-90) & (np.abs(b[usable]) > 2.0**-90)
+    assert bits_equal(quotient[usable][normal], np_quotient[normal]).all()
+
+
+def test_integer_division_is_that_of_numpy_and_defined_everywhere(both):
+    for category, dtype in (("i", np.int32), ("u", np.uint32)):
+        a, b = OPERANDS[category]
+        found = both(lambda a, b: [a // b, a % b, vk.fmod(a, b), *vk.divmod(a, b)], a, b)
+        with np.errstate(all="ignore"):
+            wide_a, wide_b = a.astype(np.int64), b.astype(np.int64)
+            truth = [f(wide_a, wide_b).astype(dtype) for f in (np.floor_divide, np.remainder, np.fmod)]
+        for want, got in zip([*truth, *truth[:2]], found, strict=True):
+            assert got.dtype == dtype and (got == want).all()
+    lowest = vk.array(np.array([-(2**31)], np.int32))
+    assert (lowest // -1).numpy().tolist() == [-(2**31)] and (lowest // 0).numpy().tolist() == [0]
+
+
+def test_signs_and_neighbours(both):
+    a, b = float_pairs()
+    sign, copied, following = both(lambda a, b: [vk.sign(a), vk.copysign(a, b), vk.nextafter(a, b)], a, b)
+    a, b = flush(a), flush(b)
+    assert bits_equal(sign, np.sign(a) + np.float32(0)).all()
+    known = ~np.isnan(a) & ~np.isnan(b)
+    assert bits_equal(copied[known], np.copysign(a, b)[known]).all() and not np.signbit(copied[np.isnan(b)]).any()
+    truth = np.nextafter(a, b)
+    normal = known & (a != 0) & (np.abs(truth) >= 2.0**-126)
+    assert bits_equal(following[normal], truth[normal]).all()
+    edge = np.array([0, -0.0, 0, 2.0**-126, -(2.0**-126), np.inf, 1.0, np.nan], np.float32)
+    toward = np.array([1, 1, -1, 0, 5, 0, 1.0, 1], np.float32)
+    (found,) = both(vk.nextafter, edge, toward)
+    largest = np.finfo(np.float32).max
+    want = np.array([2.0**-126, 2.0**-126, -(2.0**-126), 0, -0.0, largest, 1, np.nan], np.float32)
+    assert bits_equal(found, want).all()
+
+
+def test_logic_takes_any_dtype(both):
+    x, i = np.array([0.0, -0.0, 2.0, np.nan], np.float32), np.array([0, 5, 0, -1], np.int32)
+
+    def run(x, i):
+        pairs = (x, i), (i, i[::-1]), (x > 1.0, i)
+        results = [f(a, b) for a, b in pairs for f in (vk.logical_and, vk.logical_or, vk.logical_xor)]
+        return [*results, vk.logical_not(x), vk.logical_not(i), vk.isinf(x / 0.0), vk.isfinite(x), vk.isfinite(i)]
+
+    found = both(run, x, i)
+    pairs = (x, i), (i, i[::-1]), (x > 1.0, i)
+    truth = [f(a, b) for a, b in pairs for f in (np.logical_and, np.logical_or, np.logical_xor)]
+    truth += [np.logical_not(x), np.logical_not(i), np.array([False, False, True, False]), np.isfinite(x), i == i]
+    assert all(bits_equal(want, got).all() for want, got in zip(truth, found, strict=True))
+
+
+def test_clip_takes_either_limit_or_both(both):
+    x = np.array([-3, 0.5, np.nan, 9], np.float32)
+    found = both(lambda x: [vk.clip(x, 0.0, 1.0), vk.clip(x, 1.0), vk.clip(x, high=1.0), vk.clip(x, 2.0, 1.0)], x)
+    truth = [np.clip(x, 0, 1), np.maximum(x, 1), np.minimum(x, 1), np.clip(x, 2, 1)]
+    assert all(bits_equal(want.astype(np.float32), got).all() for want, got in zip(truth, found, strict=True))
+    assert vk.clip(vk.array([-5, 0, 5]), -1, 1).numpy().tolist() == [-1, 0, 1]
+    with pytest.raises(ArgumentError, match=r"^clip: got neither low nor high"):
+        vk.clip(x)
+
+
+# ---- powers and Python's operators
+
+
+def test_powers_of_any_exponent(both):
+    x, y = np.array([0.5, 2.0, -3.0, 0.0, np.inf], np.float32), np.array([2.5, -1.0, 3.0, 0.0, -2.0], np.float32)
+
+    def run(x, y):
+        return [x**3, x**0, x**-1, x**1.5, x**0.5, x**y, 2**y, x ** np.float32(2), vk.power(x, 2), x**9, 2.0**y]
+
+    found = both(run, x, y)
+    with np.errstate(all="ignore"):
+        exponents = (3, 0, -1, 1.5, 0.5, y, None, 2, 2, 9, None)
+        truth = [np.float64(2) ** y if e is None else x.astype(np.float64) ** e for e in exponents]
+    for want, got in zip(truth, found, strict=True):
+        np.testing.assert_allclose(got, want.astype(np.float32), rtol=2e-7)
+
+
+def test_powers_of_integers_wrap(both):
+    a, b = OPERANDS["i"]
+    small = np.abs(b) % 50
+    found = both(lambda a, b, c: [a**b, 3**b, a**5, a**11, vk.power(a, c)], a, small, b)
+    with np.errstate(over="ignore"):
+        for want, got in zip([a**small, np.int32(3) ** small, a**5, a**11], found[:4], strict=True):
+            assert got.dtype == np.int32 and (got == want).all()
+    fraction = (b < 0) & (np.abs(a.astype(np.int64)) != 1)
+    assert (found[4][fraction] == 0).all()
+    assert (found[4][(b < 0) & (a == -1)] == np.where(b % 2, -1, 1)[(b < 0) & (a == -1)]).all()
+    with pytest.raises(ArgumentError, match=r"\*\*: got exponent -1 of integers"):
+        vk.array([2]) ** -1
+
+
+def test_every_operator_has_its_reflected_form(both):
+    def run(x, i, flag):
+        quotient, rest = divmod(x, 2.0)
+        other, left = divmod(7, i)
+        return [
+            x % 2,
+            7.5 % x,
+            x // 2,
+            7.5 // x,
+            quotient,
+            rest,
+            other,
+            left,
+            i << 2,
+            2 << i,
+            i >> 1,
+            64 >> i,
+            5 & i,
+            5 | i,
+            5 ^ i,
+            ~i,
+            ~flag,
+            +x,
+            True & flag,
+        ]
+
+    x, i, flag = np.array([3.5, -3.5], np.float32), np.array([3, 1], np.int32), np.array([True, False])
+    found = both(run, x, i, flag)
+    truth = [x % 2, 7.5 % x, x // 2, 7.5 // x, x // 2, x % 2, 7 // i, 7 % i, i << 2, 2 << i, i >> 1, 64 >> i]
+    truth += [5 & i, 5 | i, 5 ^ i, ~i, ~flag, x, True & flag]
+    for want, got in zip(truth, found, strict=True):
+        assert got.dtype == want.dtype and (got == want).all()
+
+
+@pytest.mark.parametrize("name", [n for n in elementwise.__all__ if n not in ("clip", "elu", "leaky_relu")])
+def test_a_wrong_number_of_arguments_names_the_function(name):
+    function = getattr(vk, name)
+    if function.__module__ == "vkdnn.ops.elementwise" and function.__code__.co_argcount:  # written out: Python checks
+        return
+    x = vk.array([1.0])
+    for count in (0, 5):
+        with pytest.raises(ArgumentError, match=f"{name}: got {count} arguments, expected"):
+            function(*[x] * count)
+
+
+def test_bools_count_as_integers_in_arithmetic(both):
+    flag = np.array([True, False])
+    found = both(lambda f: [f + f, f * 3, -f, f % 2, f < True, vk.maximum(f, 0), vk.sign(f), vk.square(f)], flag)
+    assert [r.tolist() for r in found[:4]] == [[2, 0], [3, 0], [-1, 0], [1, 0]]
+    assert all(r.dtype == np.int32 for r in found[:4])

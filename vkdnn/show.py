@@ -123,10 +123,11 @@ def _adamw(shape: Shape) -> Sequence[Array]:
 def _row(op: Op) -> Callable[[Shape], Sequence[Array]]:
     # Where several dtypes will do, one that a conversion does not leave as it is.
     number = "int32" if op.types.endswith(":f") else "float32"
-    dtype = {"i": "int32", "x": "int32", "b": "bool", "a": number, "n": number}
+    dtype = {"i": "int32", "u": "uint32", "x": "int32", "b": "bool", "a": number, "n": number}
 
     def make(shape: Shape) -> Sequence[Array]:
-        names = ("x",) if op.arity == 1 else ("a", "b") if op.arity == 2 else ("condition", "a", "b")
+        names = ("condition", "a", "b") if op.types[0] == "b" and op.arity == 3 else ("a", "b", "c", "d")[: op.arity]
+        names = ("x",) if op.arity == 1 else names
         letters = op.types[: op.arity]
         operands = [argument(n, shape, dtype.get(t, "float32")).node for n, t in zip(names, letters, strict=True)]
         return [Array(build.apply(op.name, *operands))]

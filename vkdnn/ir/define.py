@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vkdnn.dtypes import float32
+from vkdnn.dtypes import float32, uint32
 from vkdnn.ir.node import Node, const_value, leaf, toposort
 from vkdnn.ir.ops import OPS, Op
 
@@ -19,10 +19,11 @@ CHUNK = 1 << 14  # elements interpreted at a time: the temporaries of a definiti
 
 @cache
 def definition(name: str) -> tuple[tuple[Node, ...], Node]:
-    """Parameters and result of a defined op; all scalars."""
+    """Parameters (float32 or uint32, by the row's types) and result of a defined op; all scalars."""
     op = OPS[name]
     assert op.define is not None, name
-    parameters = tuple(leaf((), float32, f"x{i}" if op.arity > 1 else "x") for i in range(op.arity))
+    kinds = [uint32 if letter == "u" else float32 for letter in op.types[: op.arity]]
+    parameters = tuple(leaf((), kind, f"x{i}" if op.arity > 1 else "x") for i, kind in enumerate(kinds))
     return parameters, op.define(*parameters)
 
 
@@ -67,7 +68,7 @@ def evaluate(name: str, *arrays: Any) -> Any:
         return op.numpy(*arrays)
     shape = np.broadcast_shapes(*(np.shape(a) for a in arrays))
     flat = [np.broadcast_to(a, shape).ravel() for a in arrays]
-    out = np.empty(flat[0].shape, np.float32)
+    out = np.empty(flat[0].shape, definition(name)[1].dtype.numpy)
     for start in range(0, out.size, CHUNK):
         piece = slice(start, start + CHUNK)
         out[piece] = _interpret(name, tuple(a[piece] for a in flat))

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from vkdnn.numerics.flush import exact, flush, hardware_flush_active
 
 __all__ = [
-    "abs", "add", "bits_float32", "bits_int32", "bits_uint32", "ceil", "div", "equal", "exact", "floor", "greater",
-    "greater_equal", "is_finite", "is_inf", "is_nan", "less", "less_equal", "maximum", "minimum", "mul", "neg",
-    "not_equal", "round_even", "sqrt", "sub", "to_bool", "to_float32", "to_int32", "to_uint32", "trunc",
+    "abs", "add", "bits_float32", "bits_int32", "bits_uint32", "ceil", "copysign", "div", "equal", "exact", "floor",
+    "greater", "greater_equal", "is_finite", "is_inf", "is_nan", "less", "less_equal", "maximum", "minimum", "mul",
+    "neg", "nextafter", "not_equal", "round_even", "sign", "sqrt", "sub", "to_bool", "to_float32", "to_int32",
+    "to_uint32", "trunc",
 ]  # fmt: skip
 
 Array = NDArray[Any]
@@ -151,6 +152,19 @@ def to_uint32(x: Array) -> NDArray[np.uint32]:
     return np.where(above, np.uint32(2**32 - 1), inside)
 
 
+def to_float16(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The float32 value of the float16 nearest to x, ties to even; float16's own subnormals are kept."""
+    with np.errstate(over="ignore"):
+        return np.asarray(x).astype(np.float16).astype(np.float32)
+
+
+def to_bfloat16(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The float32 value of the bfloat16 nearest to x, ties to even; NaN stays NaN."""
+    bits = bits_uint32(x)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
+    return np.where(is_nan(x), np.uint32(0x7FC00000), rounded).view(np.float32)
+
+
 def to_bool(x: Array) -> NDArray[np.bool_]:
     """x != 0; true for NaN."""
     return np.not_equal(x, 0)
@@ -169,6 +183,30 @@ def bits_int32(x: Array) -> NDArray[np.int32]:
 def bits_uint32(x: Array) -> NDArray[np.uint32]:
     """The 32 bits of x read as uint32."""
     return np.asarray(x).view(np.uint32)
+
+
+# ---- signs and neighbours
+
+
+def sign(x: Array) -> Array:
+    """-1, 0 or 1; +0 for a zero of either sign, NaN for NaN."""
+    return np.sign(x) + x.dtype.type(0)  # -0 + 0 is +0
+
+
+def copysign(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
+    """|a| with the sign of b; a NaN counts as positive, as its sign is nobody's promise."""
+    sign_ = np.where(is_nan(b), np.uint32(0), bits_uint32(b) & ~_MAGNITUDE)
+    return ((bits_uint32(a) & _MAGNITUDE) | sign_).view(np.float32)
+
+
+def nextafter(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The next float32 after a in the direction of b; next to zero are the smallest normal numbers."""
+    outward = np.signbit(a) == np.less(b, a)
+    bits = bits_uint32(a)
+    following = flush(np.where(outward, bits + np.uint32(1), bits - np.uint32(1)).view(np.float32))
+    smallest = (np.uint32(0x00800000) | (bits_uint32(b) & ~_MAGNITUDE)).view(np.float32)
+    result = np.where(np.equal(a, b), b, np.where(np.equal(a, 0), smallest, following))
+    return np.where(is_nan(a) | is_nan(b), np.float32(np.nan), result)
 
 
 # ---- the flush rule in software

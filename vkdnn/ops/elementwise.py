@@ -9,47 +9,64 @@ from collections.abc import Callable
 from typing import Any
 
 from vkdnn.array import Array, asarray
-from vkdnn.ir.ops import OPS
+from vkdnn.errors import ArgumentError
+from vkdnn.ir.ops import OPS, Op
 
 
 def _function(row: str, name: str | None = None) -> Callable[..., Array]:
     op = OPS[row]
+    title = name or row
 
     def function(*operands: Any) -> Array:
-        first = next((o for o in operands if isinstance(o, Array)), None)
-        if first is None:
-            first = asarray(operands[0])
-            operands = (first, *operands[1:])
-        result: Array = first._map(row, *operands)
-        return result
+        if len(operands) != op.arity:
+            takes = f"{op.arity} argument" + "s" * (op.arity > 1)
+            raise ArgumentError(f"{title}: got {len(operands)} arguments, expected {takes}")
+        return _apply(op, *operands)
 
-    function.__name__ = function.__qualname__ = name or row
+    function.__name__ = function.__qualname__ = title
     function.__doc__ = f"{op.doc}. Elementwise, broadcasting; dtypes {op.types} (see vkdnn.ir.ops)."
     return function
+
+
+def _apply(op: Op, *operands: Any) -> Array:
+    first = next((o for o in operands if isinstance(o, Array)), None)
+    if first is None:
+        first = asarray(operands[0])
+        operands = (first, *operands[1:])
+    result: Array = first._map(op.name, *operands)
+    return result
 
 
 add = _function("add")
 subtract = _function("sub", "subtract")
 multiply = _function("mul", "multiply")
 divide = _function("div", "divide")
+remainder = _function("remainder")
+mod = _function("remainder", "mod")
+fmod = _function("fmod")
+floor_divide = _function("floor_divide")
 negative = _function("neg", "negative")
 abs = _function("abs")
+absolute = _function("abs", "absolute")
+sign = _function("sign")
+copysign = _function("copysign")
+nextafter = _function("nextafter")
+square = _function("square")
 sqrt = _function("sqrt")
 rsqrt = _function("rsqrt")
+reciprocal = _function("reciprocal")
 maximum = _function("maximum")
 minimum = _function("minimum")
 floor = _function("floor")
 ceil = _function("ceil")
 trunc = _function("trunc")
 round = _function("round")
-reciprocal = _function("reciprocal")
 exp = _function("exp")
 exp2 = _function("exp2")
 expm1 = _function("expm1")
 log = _function("log")
 log2 = _function("log2")
 log1p = _function("log1p")
-power = _function("pow", "power")
 sin = _function("sin")
 cos = _function("cos")
 tan = _function("tan")
@@ -69,35 +86,94 @@ softplus = _function("softplus")
 silu = _function("silu")
 gelu = _function("gelu")
 gelu_tanh = _function("gelu_tanh")
+mish = _function("mish")
+hardswish = _function("hardswish")
 where = _function("where")
 equal = _function("equal")
 not_equal = _function("not_equal")
 less = _function("less")
 less_equal = _function("less_equal")
 isnan = _function("isnan")
-logical_not = _function("bitwise_not", "logical_not")
+isinf = _function("isinf")
+isfinite = _function("isfinite")
+logical_and = _function("logical_and")
+logical_or = _function("logical_or")
+logical_xor = _function("logical_xor")
+logical_not = _function("logical_not")
+bitwise_and = _function("bitwise_and")
+bitwise_or = _function("bitwise_or")
+bitwise_xor = _function("bitwise_xor")
+bitwise_not = _function("bitwise_not")
+invert = _function("bitwise_not", "invert")
+left_shift = _function("left_shift")
+right_shift = _function("right_shift")
 stop_gradient = _function("stop_gradient")
 
 
 def greater(a: Any, b: Any) -> Array:
-    """a > b. Elementwise, broadcasting."""
+    """a > b. Elementwise, broadcasting; false where either is NaN."""
     return less(b, a)
 
 
 def greater_equal(a: Any, b: Any) -> Array:
-    """a >= b. Elementwise, broadcasting."""
+    """a >= b. Elementwise, broadcasting; false where either is NaN."""
     return less_equal(b, a)
 
 
-def square(x: Any) -> Array:
-    """x x. Elementwise."""
-    return multiply(x, x)
+def power(x: Any, y: Any) -> Array:
+    """x to the power y; the same as ``x ** y``. Elementwise, broadcasting.
+
+    float32: the row pow, within 1 ULP, with the special cases of C99; but exponents that are Python integers from 1 to
+    8 multiply, and 0.5 is the square root. Where both are integers the result is an integer and wraps; a negative
+    exponent gives the integer part (0 unless x is 1 or -1). An integer with a float becomes float32.
+
+    >>> import vkdnn as vk
+    >>> vk.power(vk.array([2.0, 9.0]), -1.5).numpy()[0].item() == 0.5 ** 1.5
+    False
+    >>> vk.power(2, vk.array([0, 1, 10])).numpy().tolist()
+    [1, 2, 1024]
+    """
+    x = x if isinstance(x, Array) else asarray(x, [y])
+    result: Array = x**y
+    return result
 
 
-def clip(x: Any, low: Any, high: Any) -> Array:
-    """x limited to [low, high]; NaN stays NaN."""
-    return minimum(maximum(x, low), high)
+def divmod(a: Any, b: Any) -> tuple[Array, Array]:
+    """(floor_divide(a, b), remainder(a, b)), as ``divmod(a, b)`` of arrays.
+
+    >>> import vkdnn as vk
+    >>> [r.numpy().tolist() for r in vk.divmod(vk.array([7, -7]), 2)]
+    [[3, -4], [1, 1]]
+    """
+    return floor_divide(a, b), remainder(a, b)
+
+
+def clip(x: Any, low: Any = None, high: Any = None) -> Array:
+    """x limited to [low, high]; None is no limit. Where low > high the result is high; NaN stays NaN.
+
+    Elementwise, broadcasting. The gradient goes to x inside and at the limits, to the limit outside. Raises
+    ArgumentError if neither limit is given.
+
+    >>> import vkdnn as vk
+    >>> vk.clip(vk.array([-2.0, 0.5, 3.0]), 0.0, 1.0).numpy().tolist()
+    [0.0, 0.5, 1.0]
+    """
+    if low is None and high is None:
+        raise ArgumentError("clip: got neither low nor high, expected at least one limit")
+    if low is None:
+        return minimum(x, high)
+    return maximum(x, low) if high is None else _apply(OPS["clip"], x, low, high)
+
+
+def leaky_relu(x: Any, slope: Any = 0.01) -> Array:
+    """x above 0, else slope x; the gradient at 0 is slope (Maas et al. 2013). Elementwise, float32."""
+    return _apply(OPS["leaky_relu"], x, slope)
+
+
+def elu(x: Any, alpha: Any = 1.0) -> Array:
+    """x above 0, else alpha (e^x - 1); the gradient at 0 is alpha (Clevert et al. 2015). Elementwise, float32."""
+    return _apply(OPS["elu"], x, alpha)
 
 
 __all__ = [name for name, value in list(globals().items()) if callable(value) and not name.startswith("_")]
-__all__ = [name for name in __all__ if name not in ("Array", "Any", "Callable", "asarray")]
+__all__ = [name for name in __all__ if name not in ("Any", "ArgumentError", "Array", "Callable", "Op", "asarray")]

@@ -7,6 +7,8 @@ last operation of a function adds a small tail to a head, so the result carries 
 `where` evaluates both sides: the side not taken may hold anything.
 """
 
+from vkdnn.ir.elementary.activations import elu, hardswish, leaky_relu, mish, mish_slope
+from vkdnn.ir.elementary.counter import random_bits
 from vkdnn.ir.elementary.exponential import cosh, exp, exp2, expm1, sigmoid, silu, silu_slope, sinh, tanh
 from vkdnn.ir.elementary.logarithm import log, log1p, log2, log_sigmoid, pow, softplus
 from vkdnn.ir.elementary.normal import erf, erfc, gelu, gelu_slope, gelu_tanh, gelu_tanh_slope
@@ -14,7 +16,8 @@ from vkdnn.ir.elementary.roots import reciprocal, rsqrt
 from vkdnn.ir.elementary.trigonometric import acos, asin, atan, atan2, cos, sin, tan
 
 __all__ = [
-    "acos", "asin", "atan", "atan2", "cos", "cosh", "erf", "erfc", "exp", "exp2", "expm1", "gelu", "gelu_slope",
-    "gelu_tanh", "gelu_tanh_slope", "log", "log1p", "log2", "log_sigmoid", "pow", "reciprocal", "rsqrt", "sigmoid",
-    "silu", "silu_slope", "sin", "sinh", "softplus", "tan", "tanh",
+    "acos", "asin", "atan", "atan2", "cos", "cosh", "elu", "erf", "erfc", "exp", "exp2", "expm1", "gelu", "gelu_slope",
+    "gelu_tanh", "gelu_tanh_slope", "hardswish", "leaky_relu", "log", "log1p", "log2", "log_sigmoid", "mish",
+    "mish_slope", "pow", "random_bits", "reciprocal", "rsqrt", "sigmoid", "silu", "silu_slope", "sin", "sinh",
+    "softplus", "tan", "tanh",
 ]  # fmt: skip
