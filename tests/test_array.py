@@ -23,7 +23,7 @@ def test_an_array_is_computed_when_its_value_is_asked_for():
         (1.5, "float32"),
         ([1, 2], "int32"),
         (True, "bool"),
-        (np.float16(2), "float32"),
+        (np.float16(2), "float16"),
         (np.zeros(2), "float32"),
         (np.zeros(2, np.uint8), "uint32"),
         (np.zeros(2, np.int64), "int32"),
@@ -110,9 +110,8 @@ def test_constants_cost_no_memory():
     assert vk.zeros(3, "int32").numpy().tolist() == [0] * 3 and vk.full((), True, "bool").item() is True
     assert vk.full((2, 1), -1.5).numpy().tolist() == [[-1.5], [-1.5]]
     assert vk.arange(4).numpy().tolist() == [0, 1, 2, 3] and vk.arange(0).shape == (0,)
-    for make in (lambda: vk.full((-1,), 0.0), lambda: vk.arange(-1)):
-        with pytest.raises(ShapeError, match=r"negative|-1"):
-            make()
+    with pytest.raises(ShapeError, match=r"full: shape \(-1,\) has a negative length"):
+        vk.full((-1,), 0.0)
 
 
 def test_an_expression_of_constants_lives_on_every_device():
@@ -166,9 +165,9 @@ def test_indexing_follows_numpy(both):
         (np.s_[0, -5], "index: -5 is outside axis 1 of length 4"),
         (np.s_[0, 0, 0, 0], "index: 4 positions for an array of 3 axes"),
         (np.s_[..., 0, ...], "more than one Ellipsis"),
-        (np.s_["a"], "index: got str"),
-        (np.s_[0.5], "index: got float"),
-        (np.s_[[0, 3]], "indices: found 0 to 3, expected 0 to 2"),
+        (np.s_["a"], "index: got 'a', expected ints, slices"),
+        (np.s_[0.5], "index: got 0.5, expected ints, slices"),
+        (np.s_[[0, 3]], "indices: found 0 to 3, expected -3 to 2"),
     ],
 )
 def test_indexing_errors(key, message):
@@ -176,56 +175,13 @@ def test_indexing_errors(key, message):
         vk.array(X)[key]
 
 
-def test_shape_functions_follow_numpy(both):
-    x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
-    pairs = [
-        (lambda v: v.reshape(x_of(v), (-1, 6)), None),
-        (lambda v: v.reshape(x_of(v), -1), None),
-        (lambda v: v.transpose(x_of(v)), None),
-        (lambda v: v.transpose(x_of(v), (1, 2, 0)), None),
-        (lambda v: v.swapaxes(x_of(v), 0, -1), None),
-        (lambda v: v.expand_dims(x_of(v), 1), None),
-        (lambda v: v.expand_dims(x_of(v), -1), None),
-        (lambda v: v.squeeze(x_of(v)[:, :1], 1), None),
-        (lambda v: v.flip(x_of(v), 1), None),
-        (lambda v: v.pad(x_of(v), [(0, 1), (2, 0), (0, 0)]), None),
-        (lambda v: v.broadcast_to(x_of(v)[:, :1], (5, 2, 3, 4)), None),
-        (lambda v: v.concatenate([x_of(v), x_of(v)[:, :1], x_of(v) * 2], 1), None),
-        (lambda v: v.stack([x_of(v), -x_of(v)], -1), None),
-        (lambda v: v.split(x_of(v), 2, -1)[1], None),
-        (lambda v: v.where(x_of(v) > 5, x_of(v), 0), None),
-    ]
-    holder = {}
-
-    def x_of(v):
-        return holder[v]
-
-    def run(array):
-        holder[vk] = array
-        return [function(vk) for function, _ in pairs]
-
-    found = both(run, x)
-    holder[np] = x
-    for k, ((function, _), got) in enumerate(zip(pairs, found, strict=True)):
-        want = function(np)
-        assert got.shape == want.shape and (got == want).all(), k
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda x: vk.concatenate([]), "concatenate: got no arrays"),
-        (lambda x: vk.concatenate([x, x[:, :1]], 0), "differ outside axis 0"),
-        (lambda x: vk.split(x, 5, 1), "split: axis 1 of length 3 does not divide into 5"),
-        (lambda x: vk.squeeze(x, 0), "squeeze: axis 0 .* has length 2"),
-        (lambda x: vk.pad(x, [(1, 1)]), "pad: got 1 pairs"),
-        (lambda x: vk.pad(x, [(1, 1), (-1, 0)]), "pad: got"),
-        (lambda x: vk.swapaxes(x, 0, 2), "swapaxes: axis 2 does not exist"),
         (lambda x: vk.sum(x, 2), "axis 2 does not exist"),
         (lambda x: vk.softmax(x, 5), "axis 5 does not exist"),
-        (lambda x: vk.sum(x.astype("int32")), "got int32, expected float32"),
         (lambda x: x.reshape(4, 2), "reshape"),
-        (lambda x: x.astype("float16"), "dtype: got 'float16'"),
+        (lambda x: x.astype("float64"), "dtype: got 'float64'"),
     ],
 )
 def test_errors_name_function_and_argument(make, message):

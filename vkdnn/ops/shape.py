@@ -1,6 +1,6 @@
-"""Shape work: views, indexing, joining. Views cost nothing: kernels index through them.
+"""Shape work: other views of the same elements. Views cost nothing: kernels index through them.
 
-Positions outside an array are an error where the host can know them (ints and slices), and clamped in index arrays.
+No function here computes a value; what joins, cuts or picks elements stands in join, diagonal and index.
 """
 
 from __future__ import annotations
@@ -10,194 +10,192 @@ from typing import Any
 
 import numpy as np
 
-from vkdnn.array import Array, asarray, common_device
+from vkdnn.array import Array, asarray
 from vkdnn.errors import ArgumentError, ShapeError
 from vkdnn.ir import build
+from vkdnn.ir.arguments import integer, integers, lengths, normalize_axes, normalize_axis, short
 from vkdnn.ir.node import Node
 
+Axes = int | Sequence[int] | None
 
-def _like(x: Array, node: Node) -> Array:
+
+def like(x: Array, node: Node) -> Array:
+    """The array of a node that was built from x alone: it lives where x lives."""
     return Array(node, x._device)
 
 
 def reshape(x: Any, shape: int | Sequence[int]) -> Array:
-    """The elements in row-major order under another shape; one length may be -1."""
-    return asarray(x).reshape(*((shape,) if isinstance(shape, int) else shape))
+    """The elements in row-major order under another shape; one length may be -1.
+
+    Raises ShapeError if the number of elements differs.
+    """
+    return asarray(x).reshape(shape)
 
 
 def transpose(x: Any, axes: Sequence[int] | None = None) -> Array:
     """Axes reordered: axis i of the result is axis axes[i] of x; without ``axes`` reversed."""
-    return asarray(x).transpose(*(axes or ()))
+    x = asarray(x)
+    return x.transpose() if axes is None else x.transpose(axes)
 
 
-def swapaxes(x: Any, a: int, b: int) -> Array:
+def swapaxes(x: Any, axis1: int, axis2: int) -> Array:
     """x with two axes exchanged."""
     x = asarray(x)
     order = list(range(x.ndim))
-    a, b = build.normalize_axis("swapaxes", a, x.ndim), build.normalize_axis("swapaxes", b, x.ndim)
+    a, b = normalize_axis("swapaxes", axis1, x.ndim), normalize_axis("swapaxes", axis2, x.ndim)
     order[a], order[b] = order[b], order[a]
-    return x.transpose(*order)
+    return like(x, build.permute(x.node, tuple(order)))
 
 
-def broadcast_to(x: Any, shape: Sequence[int]) -> Array:
+def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> Array:
+    """x with the axes ``source`` moved to the places ``destination``; the others keep their order.
+
+    >>> import vkdnn as vk
+    >>> vk.moveaxis(vk.zeros((2, 3, 4)), 0, -1).shape
+    (3, 4, 2)
+    """
+    x = asarray(x)
+    if source is None or destination is None:
+        raise ArgumentError("moveaxis: source and destination are None, expected an int or a sequence of ints")
+    there = normalize_axes("moveaxis: source", source, x.ndim)
+    place = normalize_axes("moveaxis: destination", destination, x.ndim)
+    if len(there) != len(place):
+        raise ShapeError(f"moveaxis: source has {len(there)} axes and destination {len(place)}, expected equally many")
+    rest = iter(a for a in range(x.ndim) if a not in there)
+    moved = dict(zip(place, there, strict=True))
+    return like(x, build.permute(x.node, tuple(moved[a] if a in moved else next(rest) for a in range(x.ndim))))
+
+
+def broadcast_to(x: Any, shape: int | Sequence[int]) -> Array:
     """x repeated along axes of length 1 (and missing leading axes) to ``shape``."""
     x = asarray(x)
-    return _like(x, build.broadcast_to(x.node, tuple(shape)))
+    return like(x, build.broadcast_to(x.node, lengths("broadcast_to", shape)))
 
 
-def expand_dims(x: Any, axis: int) -> Array:
-    """x with an axis of length 1 put in at ``axis``."""
-    x = asarray(x)
-    axis = build.normalize_axis("expand_dims", axis, x.ndim + 1)
-    return x.reshape(*x.shape[:axis], 1, *x.shape[axis:])
-
-
-def squeeze(x: Any, axis: int) -> Array:
-    """x without the axis, which must have length 1."""
-    x = asarray(x)
-    axis = build.normalize_axis("squeeze", axis, x.ndim)
-    if x.shape[axis] != 1:
-        raise ShapeError(f"squeeze: axis {axis} of shape {x.shape} has length {x.shape[axis]}, expected 1")
-    return x.reshape(*x.shape[:axis], *x.shape[axis + 1 :])
-
-
-def pad(x: Any, widths: Sequence[tuple[int, int]]) -> Array:
-    """Zeros around x: (before, after) for each axis."""
-    x = asarray(x)
-    if len(widths) != x.ndim:
-        raise ShapeError(f"pad: got {len(widths)} pairs, expected one for each of {x.ndim} axes")
-    if x.size == 0:
-        return Array(build.full(tuple(b + n + a for n, (b, a) in zip(x.shape, widths, strict=True)), 0, x.dtype))
-    return _like(x, build.pad(x.node, tuple(b for b, _ in widths), tuple(a for _, a in widths)))
-
-
-def concatenate(arrays: Sequence[Any], axis: int = 0) -> Array:
-    """Arrays joined along an axis; all other lengths equal."""
-    if not arrays:
-        raise ArgumentError("concatenate: got no arrays, expected at least one")
+def broadcast_arrays(*arrays: Any) -> list[Array]:
+    """The arrays, each broadcast to the shape that all of them broadcast to."""
     items = [asarray(a, arrays) for a in arrays]
-    first = items[0]
-    axis = build.normalize_axis("concatenate", axis, first.ndim)
+    shape = build.broadcast_shapes("broadcast_arrays", *(a.shape for a in items))
+    return [like(a, build.broadcast_to(a.node, shape)) for a in items]
+
+
+def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Array]:
+    """Coordinate arrays of a grid, from one vector for each axis; "xy" puts the second vector on the first axis."""
+    if indexing not in ("xy", "ij"):
+        raise ArgumentError(f"meshgrid: indexing is {short(indexing)}, expected 'xy' or 'ij'")
+    items = [asarray(a, arrays) for a in arrays]
     for item in items:
-        if item.shape[:axis] != first.shape[:axis] or item.shape[axis + 1 :] != first.shape[axis + 1 :]:
-            raise ShapeError(f"concatenate: shapes {first.shape} and {item.shape} differ outside axis {axis}")
-    total, start, result = sum(i.shape[axis] for i in items), 0, None
-    for item in items:
-        length = item.shape[axis]
-        if length == 0 and len(items) > 1:
-            continue
-        widths = [(start, total - start - length) if a == axis else (0, 0) for a in range(first.ndim)]
-        padded = pad(item, widths)
-        if result is None:
-            result = padded
-        else:
-            result = (arange_along(result.shape, axis) < start)._map(
-                "where", arange_along(result.shape, axis) < start, result, padded
-            )
-        start += length
-    return Array((result if result is not None else first).node, common_device("concatenate", items))
+        if item.ndim > 1:
+            raise ShapeError(f"meshgrid: got an array of shape {item.shape}, expected vectors")
+    count = len(items)
+    place = [1, 0, *range(2, count)] if indexing == "xy" and count > 1 else list(range(count))
+    columns = [a.reshape([-1 if i == place[k] else 1 for i in range(count)]) for k, a in enumerate(items)]
+    return broadcast_arrays(*columns)
+
+
+def expand_dims(x: Any, axis: int | Sequence[int]) -> Array:
+    """x with an axis of length 1 at each place of ``axis``, places counted in the result."""
+    x = asarray(x)
+    if axis is None:
+        raise ArgumentError("expand_dims: axis is None, expected an int or a sequence of ints")
+    count = len(axis) if isinstance(axis, (tuple, list)) else 1
+    new = normalize_axes("expand_dims", axis, x.ndim + count)
+    rest = iter(x.shape)
+    return x.reshape([1 if a in new else next(rest) for a in range(x.ndim + count)])
+
+
+def squeeze(x: Any, axis: Axes = None) -> Array:
+    """x without the given axes, which must have length 1; without ``axis`` all axes of length 1 go."""
+    x = asarray(x)
+    axes = (
+        tuple(a for a, n in enumerate(x.shape) if n == 1) if axis is None else normalize_axes("squeeze", axis, x.ndim)
+    )
+    for a in axes:
+        if x.shape[a] != 1:
+            raise ShapeError(f"squeeze: axis {a} of shape {x.shape} has length {x.shape[a]}, expected 1")
+    return x.reshape([n for a, n in enumerate(x.shape) if a not in axes])
+
+
+def flip(x: Any, axis: Axes = None) -> Array:
+    """x reversed along the given axes, or along all."""
+    x = asarray(x)
+    axes = normalize_axes("flip", axis, x.ndim)
+    starts = tuple(n - 1 if a in axes else 0 for a, n in enumerate(x.shape))
+    if x.size == 0:
+        return x
+    return like(x, build.slice_(x.node, starts, x.shape, tuple(-1 if a in axes else 1 for a in range(x.ndim))))
+
+
+def tile(x: Any, repetitions: int | Sequence[int]) -> Array:
+    """x laid side by side: ``repetitions`` counts the copies along the last axes.
+
+    >>> import vkdnn as vk
+    >>> vk.tile(vk.arange(2), 3).numpy().tolist()
+    [0, 1, 0, 1, 0, 1]
+    """
+    x = asarray(x)
+    counts = _counts("tile: repetitions", repetitions)
+    rank = max(x.ndim, len(counts))
+    counts = (1,) * (rank - len(counts)) + counts
+    shape = (1,) * (rank - x.ndim) + x.shape
+    split = x.reshape([n for pair in zip((1,) * rank, shape, strict=True) for n in pair])
+    whole = broadcast_to(split, [n for pair in zip(counts, shape, strict=True) for n in pair])
+    return whole.reshape([c * n for c, n in zip(counts, shape, strict=True)])
+
+
+def repeat(x: Any, repeats: int | Sequence[int], axis: int | None = None) -> Array:
+    """Each slice of x along ``axis`` repeated: ``repeats`` times, or as often as its entry of a sequence of ints says.
+
+    Without ``axis`` the elements of x in row-major order are repeated.
+
+    >>> import vkdnn as vk
+    >>> vk.repeat(vk.arange(3), [2, 0, 1]).numpy().tolist()
+    [0, 0, 2]
+    """
+    x = asarray(x)
+    if axis is None:
+        return repeat(x.reshape(-1), repeats, 0)
+    axis = normalize_axis("repeat", axis, x.ndim)
+    counts = _counts("repeat: repeats", repeats)
+    n = x.shape[axis]
+    if len(counts) == 1:
+        before, after = x.shape[: axis + 1], x.shape[axis + 1 :]
+        whole = broadcast_to(x.reshape([*before, 1, *after]), [*before, counts[0], *after])
+        return whole.reshape([*x.shape[:axis], n * counts[0], *after])
+    if len(counts) != n:
+        raise ShapeError(f"repeat: got {len(counts)} repeats, expected one or {n}, the length of axis {axis}")
+    from vkdnn.ops.index import take  # which needs this module
+
+    return take(x, np.repeat(np.arange(n), counts), axis)
+
+
+def _counts(name: str, value: Any) -> tuple[int, ...]:
+    """An int or ints of zero or more."""
+    expected = "an int or ints of zero or more (not an Array: sizes may not depend on data)"
+    if isinstance(value, Array):
+        raise ArgumentError(f"{name}: got an Array, expected {expected}")
+    counts = integers(name, value, expected) if np.ndim(value) else (integer(name, value, expected),)
+    if min(counts, default=0) < 0:
+        raise ArgumentError(f"{name}: got {short(value)}, expected {expected}")
+    return counts
 
 
 def arange_along(shape: Sequence[int], axis: int) -> Array:
     """int32 index along one axis of a shape."""
-    return Array(build.iota(tuple(shape), axis))
+    return Array(build.iota(lengths("arange_along", shape), axis))
 
 
-def stack(arrays: Sequence[Any], axis: int = 0) -> Array:
-    """Arrays of one shape joined along a new axis."""
-    return concatenate([expand_dims(asarray(a, arrays), axis) for a in arrays], axis)
-
-
-def split(x: Any, sections: int, axis: int = -1) -> list[Array]:
-    """x cut into equal parts along an axis."""
-    x = asarray(x)
-    axis = build.normalize_axis("split", axis, x.ndim)
-    if sections < 1 or x.shape[axis] % sections:
-        raise ShapeError(f"split: axis {axis} of length {x.shape[axis]} does not divide into {sections} parts")
-    size = x.shape[axis] // sections
-    before = (slice(None),) * axis
-    return [x[(*before, slice(i * size, (i + 1) * size))] for i in range(sections)]
-
-
-def flip(x: Any, axis: int) -> Array:
-    """x with one axis reversed."""
-    x = asarray(x)
-    axis = build.normalize_axis("flip", axis, x.ndim)
-    return x[(*(slice(None),) * axis, slice(None, None, -1))]
-
-
-def take(table: Any, indices: Any, axis: int = 0) -> Array:
-    """Slices of ``table`` along ``axis`` by number: an embedding lookup for axis 0.
-
-    Index arrays hold int32 or uint32; numbers outside are clamped to the first or last slice (NumPy arrays are checked
-    and raise IndexError-like ArgumentError). Gradient: contributions to a slice are added in order of their position.
-    """
-    table = asarray(table, [indices])
-    axis = build.normalize_axis("take", axis, table.ndim)
-    if not isinstance(indices, Array):
-        host = np.asarray(indices)
-        if host.size and (host.min() < 0 or host.max() >= table.shape[axis]):
-            raise ArgumentError(
-                f"indices: found {host.min()} to {host.max()}, expected 0 to {table.shape[axis] - 1} (axis {axis})"
-            )
-    index_array = asarray(indices, [table])
-    device = common_device("take", [table, index_array])
-    if axis == 0:
-        return Array(build.take(table.node, index_array.node), device)
-    order = (axis, *(a for a in range(table.ndim) if a != axis))
-    rows = Array(build.take(table.transpose(*order).node, index_array.node), device)
-    rest = index_array.ndim
-    back = (*range(rest, rest + axis), *range(rest), *range(rest + axis, rows.ndim))
-    return rows.transpose(*back)
-
-
-def take_along_axis(x: Any, indices: Any, axis: int) -> Array:
-    """x[..., index, ...] along an axis, ``indices`` of the result's shape; clamped. Differentiable for one element."""
-    x = asarray(x, [indices])
-    index_array = asarray(indices, [x])
-    return Array(build.gather(x.node, index_array.node, axis), common_device("take_along_axis", [x, index_array]))
-
-
-def index(x: Array, key: Any) -> Array:
-    """x[key] for ints, slices, None, Ellipsis, and one leading integer array (rows by number)."""
-    keys = list(key) if isinstance(key, tuple) else [key]
-    if len(keys) == 1 and isinstance(keys[0], (Array, np.ndarray, list)):
-        return take(x, keys[0], 0)
-    used = sum(1 for k in keys if k is not None and k is not Ellipsis)
-    if used > x.ndim:
-        raise ShapeError(f"index: {used} positions for an array of {x.ndim} axes")
-    if sum(1 for k in keys if k is Ellipsis) > 1:
-        raise ArgumentError("index: more than one Ellipsis")
-    if Ellipsis not in [k for k in keys if not isinstance(k, (Array, np.ndarray))]:
-        keys.append(Ellipsis)
-    starts, lengths, steps, shape = [], [], [], []
-    axis = 0
-    for k in keys:
-        if k is None:
-            shape.append(1)
-            continue
-        if k is Ellipsis:
-            for n in x.shape[axis : axis + x.ndim - used]:
-                starts.append(0)
-                lengths.append(n)
-                steps.append(1)
-                shape.append(n)
-            axis += x.ndim - used
-            continue
-        n = x.shape[axis]
-        if isinstance(k, slice):
-            start, stop, step = k.indices(n)
-            length = len(range(start, stop, step))
-            shape.append(length)
-        elif isinstance(k, (int, np.integer)):
-            if not -n <= k < n:
-                raise ShapeError(f"index: {k} is outside axis {axis} of length {n}")
-            start, step, length = int(k) % n, 1, 1
-        else:
-            raise ArgumentError(f"index: got {type(k).__name__}, expected ints, slices, None or Ellipsis")
-        starts.append(start)
-        steps.append(step)
-        lengths.append(length)
-        axis += 1
-    node = build.slice_(x.node, tuple(starts), tuple(lengths), tuple(steps))
-    return _like(x, build.reshape(node, tuple(shape)))
+__all__ = [
+    "reshape",
+    "transpose",
+    "swapaxes",
+    "moveaxis",
+    "broadcast_to",
+    "broadcast_arrays",
+    "meshgrid",
+    "expand_dims",
+    "squeeze",
+    "flip",
+    "tile",
+    "repeat",
+]
