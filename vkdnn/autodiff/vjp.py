@@ -112,7 +112,7 @@ def _spread(node: Node, g: Node) -> Node:
         shape = (*g.shape[:axis], length, *g.shape[axis + 1 :])
         away = (build.iota(shape, axis) - start) * (1 if step > 0 else -1)
         size = abs(step)
-        at = build.apply("to_int32", build.apply("floor", build.apply("to_float32", away) / float(size)))
+        at = away // size
         hit = (at * size == away) & (at >= 0) & (at < g.shape[axis])
         g = build.apply("where", hit, build.gather(g, at, axis), 0.0)
     return g
