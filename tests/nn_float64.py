@@ -7,6 +7,11 @@ def rms_norm(x, weight=1.0, eps=1e-6):
     return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * weight
 
 
+def layer_norm(x, weight=1.0, bias=0.0, eps=1e-5):
+    centred = x - np.mean(x, axis=-1, keepdims=True)
+    return centred / np.sqrt(np.mean(centred**2, axis=-1, keepdims=True) + eps) * weight + bias
+
+
 def silu(x):
     return x / (1 + np.exp(-x))
 
@@ -20,6 +25,12 @@ def rope(x, positions, base=10_000.0):
     return np.concatenate([turned.real, turned.imag], axis=-1)
 
 
+def feature_map(p, x):
+    """FeatureMap: Linear, LayerNorm, SiLU, Linear, ReLU."""
+    inner = layer_norm(x @ p["inner"]["weight"], p["norm"]["weight"], p["norm"]["bias"])
+    return np.maximum(silu(inner) @ p["outer"]["weight"] + p["outer"]["bias"], 0)
+
+
 def attention(layer, p, x, boundary=None):
     """ReLULinearAttention by its T x T scores."""
     batch, tokens, _ = x.shape
@@ -27,15 +38,18 @@ def attention(layer, p, x, boundary=None):
     def heads(name):
         return (x @ p[name]["weight"]).reshape(batch, tokens, layer.heads, -1)
 
+    def mapped(x):
+        return feature_map(p["features"], x) if layer.variant == "lrla" else np.maximum(x, 0)
+
     q, k = (
-        np.maximum(rope(rms_norm(heads(n), eps=layer.eps), np.arange(tokens), layer.rope_base), 0)
-        for n in ("query", "key")
+        mapped(rope(rms_norm(heads(n), eps=layer.eps), np.arange(tokens), layer.rope_base)) for n in ("query", "key")
     )
     scores = np.einsum("bthk,bihk->bhti", q, k)
     if layer.causal:
         document = np.zeros((batch, tokens)) if boundary is None else np.cumsum(np.asarray(boundary) != 0, axis=1)
         seen = np.tril(np.ones((tokens, tokens))) * (document[:, :, None] == document[:, None, :])
-        scores = scores * seen[:, None]
+        age = np.subtract.outer(np.arange(tokens), np.arange(tokens))
+        scores = scores * (seen * layer.decay ** np.maximum(age, 0))[:, None]
     if layer.variant == "rla":
         below = np.sqrt((scores**2).sum(-1)) + 1e-6
     else:

@@ -8,7 +8,7 @@ import vkdnn as vk
 from vkdnn import nn, tree
 from vkdnn.checkpoint import digest
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError
-from vkdnn.random import Stream
+from vkdnn.streams import Stream
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +49,27 @@ def test_rms_norm():
     params, x = {"weight": normal(1, 8)}, normal(2, 3, 8)
     close(nn.RMSNorm(8, eps=1e-5)(params, x), f64.rms_norm(x.astype(np.float64), params["weight"], 1e-5))
     assert nn.RMSNorm(4).init(Stream(0))["weight"].tolist() == [1.0] * 4
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_layer_norm(bias, both):
+    layer = nn.LayerNorm(8, eps=1e-3, bias=bias)
+    params, x = {"weight": normal(1, 8)} | ({"bias": normal(2, 8)} if bias else {}), 3.0 + normal(3, 2, 5, 8)
+    close(layer(params, x), f64.layer_norm(x.astype(np.float64), params["weight"], params.get("bias", 0.0), 1e-3), 1e-5)
+    names = sorted(params)
+    assert sorted(layer.init(Stream(0))) == names
+    both(lambda x, *p: vk.grad(lambda p, x: vk.sum(layer(p, x) ** 3), (0, 1))(dict(zip(names, p, strict=True)), x),
+         x, *(params[n] for n in names))  # fmt: skip
+    with pytest.raises(ShapeError, match=r"^x: got shape \(2, 5, 8\), expected \[..., 4\]"):
+        nn.LayerNorm(4)(nn.LayerNorm(4).init(Stream(0)), x)
+
+
+def test_feature_map():
+    layer = nn.FeatureMap(width=6, features=9)
+    params, x = layer.init(Stream(1)), normal(2, 4, 3, 6)
+    found = layer(params, x)
+    close(found, f64.feature_map(wide(params), x.astype(np.float64)), 1e-5)
+    assert found.shape == (4, 3, 9) and found.numpy().min() == 0.0
 
 
 def test_swiglu():

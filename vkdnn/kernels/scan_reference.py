@@ -67,7 +67,7 @@ def run_scan(spec: ScanSpec, sizes: tuple[int, ...], inputs: Sequence[Array], ou
     read = operand(inputs, spec.read, (*per_token, columns)) if out is not None else None
     boundary = operand(inputs, spec.boundary, (batches, tokens))
     initial = operand(inputs, spec.initial, per_state)
-    decay = None if spec.decay == 1.0 else np.float32(spec.decay)
+    decay = None if spec.decay == 1.0 else np.asarray(spec.decay, np.float32)
     state = np.zeros((columns, batches, heads, rows), np.float32)
     if initial is not None:
         state[:] = np.moveaxis(initial, -1, 0)

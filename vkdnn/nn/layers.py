@@ -17,10 +17,11 @@ from vkdnn.array import Array, asarray
 from vkdnn.dtypes import float32
 from vkdnn.errors import ArgumentError, ShapeError
 from vkdnn.ops.elementwise import cos, exp, log, negative, silu, sin, where
+from vkdnn.ops.index import take
 from vkdnn.ops.linear import matmul
-from vkdnn.ops.reduce import rms_norm
-from vkdnn.ops.shape import arange_along, flip, take
-from vkdnn.random import Stream
+from vkdnn.ops.normalize import layer_norm, rms_norm
+from vkdnn.ops.shape import arange_along, flip
+from vkdnn.streams import Stream
 
 Params = dict[str, Any]
 
@@ -87,6 +88,31 @@ class RMSNorm:
     def __call__(self, params: Params, x: Any) -> Array:
         """x [..., width] float32 -> the same shape."""
         return rms_norm(x, params["weight"], eps=self.eps)
+
+
+@dataclass(frozen=True)
+class LayerNorm:
+    """(x - mean) / sqrt(variance + eps) over the last axis (Ba et al. 2016), times weight [width], which starts
+    at 1, plus bias [width], which starts at 0.
+    """
+
+    width: int
+    eps: float = 1e-5
+    bias: bool = True
+
+    def init(self, stream: Stream) -> Params:
+        """{"weight": [width]} and with ``bias`` {"bias": [width]}."""
+        params: Params = {"weight": np.ones(self.width, np.float32)}
+        if self.bias:
+            params["bias"] = np.zeros(self.width, np.float32)
+        return params
+
+    def __call__(self, params: Params, x: Any) -> Array:
+        """x [..., width] float32 -> the same shape. Raises ShapeError for another last axis."""
+        x = asarray(x)
+        if not x.ndim or x.shape[-1] != self.width:
+            raise ShapeError(f"x: got shape {x.shape}, expected [..., {self.width}]")
+        return layer_norm(x, params["weight"], params["bias"] if self.bias else None, eps=self.eps)
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,10 @@ from typing import Any
 
 from vkdnn.array import Array, asarray
 from vkdnn.errors import ShapeError
-from vkdnn.ops.reduce import logsumexp, mean
-from vkdnn.ops.shape import expand_dims, take_along_axis
+from vkdnn.ops.index import take_along_axis
+from vkdnn.ops.normalize import logsumexp
+from vkdnn.ops.reduce import mean
+from vkdnn.ops.shape import expand_dims
 
 
 def cross_entropy(logits: Any, targets: Any) -> Array:

@@ -18,12 +18,14 @@ from vkdnn.errors import ArgumentError, DtypeError, ShapeError
 from vkdnn.nn.attention import ReLULinearAttention
 from vkdnn.nn.layers import Embedding, Linear, Params, RMSNorm, SwiGLU
 from vkdnn.nn.losses import cross_entropy
-from vkdnn.random import Stream
+from vkdnn.streams import Stream
 
 
 @dataclass(frozen=True)
 class RAPTConfig:
-    """Sizes and choices of a RAPTModel. ``order`` is that of the scans: "sequential" or "chunked"."""
+    """Sizes and choices of a RAPTModel; ``order``, ``variant``, ``decay`` and ``features`` are those of
+    ReLULinearAttention.
+    """
 
     vocab: int = 256
     width: int = 96
@@ -36,11 +38,14 @@ class RAPTConfig:
     variant: str = "rla2"
     eps: float = 1e-6  # of every RMSNorm
     rope_base: float = 10_000.0
+    decay: float = 1.0
+    features: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("vocab", "width", "layers", "heads", "key_width", "value_width", "hidden"):
             if getattr(self, name) < 1:
                 raise ArgumentError(f"{name}: got {getattr(self, name)}, expected 1 or more")
+        RAPTBlock(self).attention  # noqa: B018  (a layer refuses what does not go together when it is made)
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,7 @@ class RAPTBlock:
         c = self.config
         return ReLULinearAttention(
             c.width, c.heads, c.key_width, c.value_width, c.variant, c.order,
-            eps=c.eps, rope_base=c.rope_base, gain=self._residual_gain,
+            eps=c.eps, rope_base=c.rope_base, gain=self._residual_gain, decay=c.decay, features=c.features,
         )  # fmt: skip
 
     @property
