@@ -121,3 +121,21 @@ def test_constants_are_rounded(both):
 def test_unknown_dtypes_are_refused():
     with pytest.raises(DtypeError, match="float64"):
         vk.zeros(2, "float64")
+
+
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("order", ["sequential", "chunked"])
+def test_scans_are_computed_in_float32(both, name, order):
+    k, v, p = RNG.uniform(0, 1, (3, 1, 70, 2, 4)).astype(TYPES[name])
+
+    def run(k, v, p):
+        prefix = vk.scan_prefix_outer(k, v, p, order=order)
+        suffix = vk.scan_suffix_outer(vk.outer_col(v, k), p, v, order=order)
+        return [prefix.bp, suffix.sx, prefix.b, suffix.s]
+
+    narrow = both(run, k, v, p)
+    full = both(run, *(x.astype(np.float32) for x in (k, v, p)))
+    for got, want in zip(narrow[:2], full[:2], strict=True):
+        assert got.dtype.name == name and bits_equal(got, want.astype(got.dtype)).all()
+    for got, want in zip(narrow[2:], full[2:], strict=True):
+        assert got.dtype == np.float32 and bits_equal(got, want).all()

@@ -176,7 +176,7 @@ def test_folds_over_nothing(both):
     total, average, whole, soft = both(lambda x: [vk.sum(x, 1), vk.mean(x, 1), vk.sum(x), vk.softmax(x.T)], x)
     assert total.tolist() == [0, 0, 0] and not np.signbit(total).any()
     assert np.isnan(average).all() and whole == 0 and soft.shape == (0, 3)
-    for fold in (vk.max, vk.min, vk.softmax, vk.logsumexp):
+    for fold in (vk.max, vk.min):
         with pytest.raises(vk.VkdnnError, match="no elements along axes"):
             fold(vk.array(x), axis=1)
     assert vk.max(vk.array(x), axis=0).shape == (0,)

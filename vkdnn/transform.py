@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from vkdnn import dtypes, tracing, tree
-from vkdnn.array import Array, asarray, common_device, host_words
+from vkdnn.array import Array, asarray, common_device, host_array, host_words
 from vkdnn.autodiff.vjp import pullback
 from vkdnn.device import Device, Progress, Storage, Words, current_device
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError
 from vkdnn.ir import build
+from vkdnn.ir.arguments import integer, integers, short
 from vkdnn.ir.node import leaf
 from vkdnn.program import Program
 
@@ -27,9 +28,10 @@ def vjp(function: Function, *arguments: Any) -> tuple[Any, Callable[[Any], tuple
     """The value of ``function(*arguments)`` and its pullback: from a gradient of the value (same tree of arrays) to
     the gradients of all arguments (trees of arrays; zeros where there is no dependence).
     """
+    _check_callable("vjp", function)
     leaves, structure = tree.flatten(list(arguments))
     # Aliases keep equal arguments apart, and an argument apart from the same array captured as a constant.
-    arrays = [Array(build.alias(x.node), x._device) for x in (asarray(y, leaves) for y in leaves)]
+    arrays = [Array(build.alias(x.node), x._device) for x in (asarray(y, leaves, "vjp: argument") for y in leaves)]
     with tracing.trace():
         value = function(*tree.unflatten(structure, list(arrays)))
     outputs, out_structure = tree.flatten(value)
@@ -41,7 +43,7 @@ def vjp(function: Function, *arguments: Any) -> tuple[Any, Callable[[Any], tuple
             raise ArgumentError("vjp: the gradient's tree differs from that of the function's value")
         seeds = []
         for g, r in zip(given, results, strict=True):
-            g = asarray(g, [r])
+            g = asarray(g, [r], "vjp: gradient")
             if g.shape != r.shape:
                 raise ShapeError(f"vjp: gradient of shape {g.shape} for a value of shape {r.shape}")
             seeds.append(g)
@@ -62,23 +64,27 @@ def value_and_grad(function: Function, argnums: int | Sequence[int] = 0, has_aux
     """A function that gives (value, gradient) of a scalar ``function`` with respect to the arguments ``argnums``.
 
     With ``has_aux`` the function returns (scalar, anything), and the value is that pair. Gradients are trees like
-    their arguments. Raises ShapeError when the value is not a scalar and DtypeError for arguments that are not float32.
+    their arguments. Values may be read inside (printed, compared), but what is made of a NumPy array or a Python number
+    is a constant: no gradient flows through x.numpy(). Raises ShapeError when the value is not a scalar, DtypeError
+    when the value or an argument is not of a float dtype, and ArgumentError for argnums that name no argument or one
+    twice.
 
     >>> import vkdnn as vk
     >>> value, slope = vk.value_and_grad(lambda x: vk.sum(x * x))(vk.array([1.0, 2.0]))
     >>> slope.numpy().tolist()
     [2.0, 4.0]
     """
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    _check_callable("grad", function)
+    given = _argument_numbers("argnums", argnums)
 
     @functools.wraps(function)
     def wrapped(*arguments: Any, **constants: Any) -> Any:
+        numbers = _positions("argnums", given, len(arguments))
         for i in numbers:
-            if i >= len(arguments):
-                raise ArgumentError(f"argnums: got {i}, but the function was called with {len(arguments)} arguments")
-            for name, x in zip(tree.paths(arguments[i]), tree.flatten(arguments[i])[0], strict=True):
-                if asarray(x).dtype.category != "f":
-                    raise DtypeError(f"grad: argument {i} {name} is {asarray(x).dtype}, expected float32")
+            for path, x in zip(tree.paths(arguments[i]), tree.flatten(arguments[i])[0], strict=True):
+                name = f"grad: argument {i} {path}".rstrip()
+                if asarray(x, name=name).dtype.category != "f":
+                    raise DtypeError(f"{name} is {asarray(x).dtype}, expected float32")
         aux: list[Any] = []
 
         def partial(*chosen: Any) -> Any:
@@ -87,6 +93,10 @@ def value_and_grad(function: Function, argnums: int | Sequence[int] = 0, has_aux
                 full[i] = value
             result = function(*full, **constants)
             if has_aux:
+                if not isinstance(result, (tuple, list)) or len(result) != 2:
+                    raise ArgumentError(
+                        f"grad: with has_aux the function returned {short(result)}, expected the pair (value, extra)"
+                    )
                 result, extra = result
                 aux.append(extra)
             return result
@@ -96,8 +106,10 @@ def value_and_grad(function: Function, argnums: int | Sequence[int] = 0, has_aux
             raise ShapeError(
                 f"grad: the value is {getattr(value, 'shape', type(value).__name__)}, expected a scalar array"
             )
+        if value.dtype.category != "f":
+            raise DtypeError(f"grad: the value is {value.dtype}, expected float32; it has no gradient")
         gradients = pull(Array(build.full(value.shape, 1.0), value._device))
-        answer = gradients[0] if isinstance(argnums, int) else gradients
+        answer = gradients if isinstance(argnums, (list, tuple)) else gradients[0]
         return ((value, aux[0]) if has_aux else value), answer
 
     return wrapped
@@ -131,9 +143,10 @@ class _Traced:
     ):
         parameters = [Array(leaf(_shape(x), _dtype(x), f"argument {i}"), device) for i, x in enumerate(leaves)]
         with device, tracing.trace():
-            result = function(*tree.unflatten(structure, list(parameters)))
+            positional, keywords = tree.unflatten(structure, list(parameters))
+            result = function(*positional, **keywords)
         outputs, self.structure = tree.flatten(result)
-        arrays = [asarray(o) for o in outputs]
+        arrays = [asarray(o, name="jit: result") for o in outputs]
         self.program = Program(device, [a.node for a in arrays], [p.node for p in parameters], donated)
         self.outputs = [(a.shape, a.dtype) for a in arrays]
         self.device = device
@@ -151,25 +164,23 @@ class _Traced:
 class Jitted:
     """A function compiled for each signature it is called with; see jit()."""
 
-    def __init__(self, function: Function, donate_argnums: Sequence[int], progress: Progress | None):
-        self.function, self.donate, self.progress = function, tuple(donate_argnums), progress
+    def __init__(self, function: Function, donate_argnums: tuple[int, ...], progress: Progress | None):
+        self.function, self.donate, self.progress = function, donate_argnums, progress
         self.traces: dict[Any, _Traced] = {}
         functools.update_wrapper(self, function)
 
-    def __call__(self, *arguments: Any) -> Any:
-        if tracing.active():
-            return self.function(*arguments)  # part of what is being traced
-        for i in self.donate:
-            if i >= len(arguments):
-                raise ArgumentError(f"donate_argnums: got {i}, but there are {len(arguments)} arguments")
-        return self._traced(arguments)(tree.flatten(list(arguments))[0], self.progress)
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        leaves, structure = tree.flatten((arguments, keywords))
+        if tracing.active():  # part of what is being traced
+            positional, named = tree.unflatten(structure, [asarray(x, leaves, "jit: argument") for x in leaves])
+            return self.function(*positional, **named)
+        return self._traced(arguments, leaves, structure)(leaves, self.progress)
 
-    def program(self, *arguments: Any) -> Program:
+    def program(self, *arguments: Any, **keywords: Any) -> Program:
         """The Program that these arguments run, traced but not run."""
-        return self._traced(arguments).program
+        return self._traced(arguments, *tree.flatten((arguments, keywords))).program
 
-    def _traced(self, arguments: tuple[Any, ...]) -> _Traced:
-        leaves, structure = tree.flatten(list(arguments))
+    def _traced(self, arguments: tuple[Any, ...], leaves: list[Any], structure: tree.Structure) -> _Traced:
         for x in leaves:
             if isinstance(x, Array) and x.node.buffer is None:
                 from vkdnn.array import realize
@@ -180,9 +191,10 @@ class Jitted:
         key = (structure, tuple((_shape(x), _dtype(x)) for x in leaves), id(device))
         if key not in self.traces:
             donated, first = [], 0
+            numbers = _positions("donate_argnums", self.donate, len(arguments))
             for i, argument in enumerate(arguments):
                 count = len(tree.flatten(argument)[0])
-                if i in self.donate:
+                if i in numbers:
                     donated += list(range(first, first + count))
                 first += count
             self.traces[key] = _Traced(self.function, structure, leaves, donated, device)
@@ -194,20 +206,47 @@ def jit(
 ) -> Any:
     """Compile a function of arrays (trees of them) into one Program for each input signature, and replay it.
 
-    Arguments are Arrays, NumPy arrays or Python numbers; shapes and dtypes are the signature. NumPy arrays are staged
-    in the same submission: give data that changes from call to call so. ``donate_argnums`` are arguments whose memory
-    the results may take over (parameters and optimizer state); they cannot be used afterwards. ``progress`` is called
-    with (done, total, label) while kernels are compiled.
+    Arguments, by position or by keyword, are Arrays, NumPy arrays or Python numbers; shapes and dtypes are the
+    signature. NumPy arrays are staged in the same submission: give data that changes from call to call so.
+    ``donate_argnums`` are positions of arguments whose memory the results may take over (parameters and optimizer
+    state); they cannot be used afterwards. ``progress`` is called with (done, total, label) while kernels are compiled.
 
     >>> import vkdnn as vk
     >>> double = vk.jit(lambda x: x + x)
     >>> double(vk.array([1.0, 2.0])).numpy().tolist()
     [2.0, 4.0]
     """
-    numbers = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
+    numbers = _argument_numbers("donate_argnums", donate_argnums)
+    if progress is not None:
+        _check_callable("jit: progress", progress)
     if function is None:
-        return lambda f: Jitted(f, numbers, progress)
+        return lambda f: jit(f, donate_argnums=numbers, progress=progress)
+    _check_callable("jit", function)
     return Jitted(function, numbers, progress)
+
+
+def _check_callable(name: str, function: Any) -> None:
+    if not callable(function):
+        raise ArgumentError(f"{name}: got {short(function)}, expected a function")
+
+
+def _argument_numbers(name: str, numbers: Any) -> tuple[int, ...]:
+    """The ints of an int or a sequence of ints."""
+    expected = "an int or a sequence of ints"
+    if isinstance(numbers, (list, tuple)):
+        return integers(name, numbers, expected)
+    return (integer(name, numbers, expected),)
+
+
+def _positions(name: str, numbers: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """Numbers of arguments counted from the first. Raises ArgumentError if there is no such argument, or one twice."""
+    for i in numbers:
+        if not -count <= i < count:
+            raise ArgumentError(f"{name}: got {i}, but the function was called with {count} arguments")
+    found = tuple(i % count for i in numbers)
+    if len(set(found)) < len(found):
+        raise ArgumentError(f"{name}: {numbers} names an argument twice, expected each once")
+    return found
 
 
 def _shape(x: Any) -> tuple[int, ...]:
@@ -217,7 +256,7 @@ def _shape(x: Any) -> tuple[int, ...]:
 def _dtype(x: Any) -> dtypes.DType:
     if isinstance(x, Array):
         return x.dtype
-    return dtypes.of_numpy(np.asarray(x))
+    return dtypes.of_numpy(host_array("jit: argument", x))
 
 
 def _argument(x: Any) -> Storage | Words:

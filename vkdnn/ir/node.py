@@ -32,8 +32,9 @@ import numpy as np
 
 from vkdnn import dtypes
 from vkdnn.dtypes import DType
-from vkdnn.errors import ArgumentError, DtypeError
+from vkdnn.errors import ArgumentError, DtypeError, ShapeError
 
+MAX_ELEMENTS = 2**31 - 1  # kernels count elements in int32
 VIEWS = frozenset({"reshape", "permute", "broadcast", "slice", "pad"})
 Shape = tuple[int, ...]
 
@@ -227,10 +228,16 @@ def make(kind: str, args: Iterable[Node], attrs: tuple[Any, ...], shape: Shape, 
     key = (kind, tuple(map(id, args)), attrs, shape, dtype.name)
     node = _interned.get(key)
     if node is None:
-        node = Node.__new__(Node)
-        node.kind, node.args, node.attrs, node.shape, node.dtype = kind, args, attrs, shape, dtype
-        node.buffer = None
-        node = _interned.setdefault(key, node)
+        node = _interned.setdefault(key, _new(kind, args, attrs, shape, dtype))
+    return node
+
+
+def _new(kind: str, args: tuple[Node, ...], attrs: tuple[Any, ...], shape: Shape, dtype: DType) -> Node:
+    if (size := math.prod(shape)) > MAX_ELEMENTS:
+        raise ShapeError(f"{kind}: {size} elements of shape {shape}, expected at most {MAX_ELEMENTS}; split the array")
+    node = Node.__new__(Node)
+    node.kind, node.args, node.attrs, node.shape, node.dtype = kind, args, attrs, shape, dtype
+    node.buffer = None
     return node
 
 
@@ -248,7 +255,7 @@ class Token:
 
 def leaf(shape: Shape, dtype: DType, note: str = "") -> Node:
     """A node for data that is not an expression."""
-    return make("leaf", (), (Token(note),), shape, dtype)
+    return _new("leaf", (), (Token(note),), shape, dtype)  # its token is its own: no other node can be equal
 
 
 def const(value: float | int | bool, dtype: DType) -> Node:

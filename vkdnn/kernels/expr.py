@@ -46,7 +46,9 @@ class ExprSpec(KernelSpec):
         return f"expr dims (count, {', '.join(map(str, self.dims))})\n{self.body.text()}\n{stores}\n"
 
     def schedules(self, target: Target) -> tuple[ExprSchedule, ...]:
-        return (ExprSchedule(128), ExprSchedule(64))
+        # Software devices run a workgroup's vectors in turn and pay for each switch; small groups switch less.
+        large, small = ExprSchedule(128), ExprSchedule(32)
+        return (small, large) if target.software else (large, small)
 
     def context(self, schedule: ExprSchedule) -> dict[str, Any]:
         names: dict[int, str] = {}

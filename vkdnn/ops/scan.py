@@ -32,25 +32,30 @@ chunked
     Each term of a sum of outer columns is scanned by itself, and results are added in the order of the terms.
 
 ``causal=False`` reads the state after the last token for all tokens (prefix), or D_t itself (suffix).
+
+float16 and bfloat16 operands are scanned in float32; what is read out token by token is rounded once to their dtype,
+if they share one, and states stay float32.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from vkdnn.array import Array, asarray, common_device
 from vkdnn.device import Device
-from vkdnn.dtypes import float32
+from vkdnn.dtypes import DType, float32, of_numpy
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError
 from vkdnn.ir import build
 from vkdnn.ir.node import Node, Shape
 from vkdnn.kernels.scan import MAX_COLUMNS, Term
 from vkdnn.kernels.scan_dot import row_dot
+from vkdnn.ops.reduce import wide
 from vkdnn.ops.scan_orders import ChunkedSum, SequentialSum, outer, readout, spans, where
 
 ORDERS = ("sequential", "chunked")
+STATES = ("a", "b", "s")  # results that are states
 MAX_TERMS = 3
 
 
@@ -94,6 +99,8 @@ class ScanSuffix(NamedTuple):
 def check_operand(name: str, value: Any, like: Any, shape: Shape) -> Array:
     """``value`` as a float32 Array; ``shape`` may hold -1 for lengths that are free."""
     x = asarray(value, [like])
+    if x.dtype.half:
+        x = wide(x)
     if x.dtype is not float32:
         raise DtypeError(f"{name}: got {x.dtype}, expected float32 (convert with .astype)")
     if x.ndim != len(shape) or any(n not in (-1, m) for n, m in zip(shape, x.shape, strict=True)):
@@ -102,6 +109,22 @@ def check_operand(name: str, value: Any, like: Any, shape: Shape) -> Array:
     if 0 in x.shape:
         raise ShapeError(f"{name}: got shape {x.shape}, expected at least one element along each axis")
     return x
+
+
+def storage_type(*values: Any) -> DType:
+    """The storage type that all given operands have, else float32."""
+    found = {x.dtype if isinstance(x, Array) else of_numpy(np.asarray(x)) for x in values if x is not None}
+    return found.pop() if len(found) == 1 else float32
+
+
+def rounded(results: Any, dtype: DType) -> Any:
+    """Named results with all but the states in a storage type."""
+    if not dtype.half:
+        return results
+    per_token = {
+        name: x.astype(dtype) for name, x in results._asdict().items() if name not in STATES and x is not None
+    }
+    return results._replace(**per_token)
 
 
 def check_order(order: str, widths: dict[str, int]) -> None:
@@ -172,6 +195,7 @@ def scan_prefix_outer(
     decay^(t-i), the initial states by decay^(t+1). Raises ArgumentError, ShapeError or DtypeError for
     arguments that do not fit.
     """
+    kept = storage_type(k, v, p, r)
     k = check_operand("k", k, None, (-1, -1, -1, -1))
     v = check_operand("v", v, k, (*k.shape[:3], -1))
     p = check_operand("p", p, k, k.shape)
@@ -194,7 +218,8 @@ def scan_prefix_outer(
     else:
         bp, ap = readout(b_final, p.node), readout(a_final, p.node)
         btr = None if r is None else readout(b_final, r.node, transpose=True)
-    return prefix_results(device, p.node, None if r is None else r.node, bp, ap, btr, a_final, b_final)
+    results = prefix_results(device, p.node, None if r is None else r.node, bp, ap, btr, a_final, b_final)
+    return cast(ScanPrefix, rounded(results, kept))
 
 
 def _sum(
@@ -305,6 +330,7 @@ def scan_suffix_outer(
     starts. With ``causal=False`` S_i is D_i. ``order="chunked"`` takes outer columns only. Raises
     ArgumentError, ShapeError or DtypeError.
     """
+    kept = storage_type(*(x for x in (x, y) if x is not None))
     columns = d if isinstance(d, OuterColumn) else check_operand("d", d, x if x is not None else y, (-1,) * 5)
     batches, tokens, heads, value_width, width = shape = columns.shape
     like = columns.terms[0][0] if isinstance(columns, OuterColumn) else columns
@@ -334,7 +360,8 @@ def scan_suffix_outer(
         first = build.slice_(first, (0,) * 5, (batches, 1, *first.shape[2:]), (1,) * 5)
         final = build.reshape(first, (batches, heads, value_width, width))
     square = width == value_width
-    return ScanSuffix(out(x, False), out(y, True), out(y, False) if square else None, Array(final, device))
+    results = ScanSuffix(out(x, False), out(y, True), out(y, False) if square else None, Array(final, device))
+    return cast(ScanSuffix, rounded(results, kept))
 
 
 def _suffix_sums(

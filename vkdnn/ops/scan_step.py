@@ -32,7 +32,9 @@ from vkdnn.ops.scan import (
     check_order,
     check_state,
     prefix_results,
+    rounded,
     scan_prefix_outer,
+    storage_type,
 )
 from vkdnn.ops.scan_orders import ChunkedSum, outer, spans, swapped, where
 
@@ -114,6 +116,7 @@ def scan_step(
     for arguments that do not fit the state.
     """
     batches, heads, value_width, width = state.b.shape
+    kept = storage_type(k, v, p, r)
     k = check_operand("k", k, state.b, (batches, -1, heads, width))
     v = check_operand("v", v, k, (*k.shape[:3], value_width))
     p = check_operand("p", p, k, k.shape)
@@ -122,7 +125,7 @@ def scan_step(
         whole = scan_prefix_outer(k, v, p, r, state.a, state.b, boundary=boundary, decay=decay)
         if state.a is None:
             whole = whole._replace(ap=None, pap=None, a=None)
-        return whole, ScanState(whole.b, whole.a)
+        return rounded(whole, kept), ScanState(whole.b, whole.a)
     check_decay(decay, "chunked", True)
     limits = check_boundary(boundary, k, True)
     step = (_Step if k.shape[1] == 1 else _Piece)(state, k.node, v.node, limits)
@@ -137,7 +140,7 @@ def scan_step(
         step.b.before, step.a and step.a.before, step.b.open, step.a and step.a.open, step.k, step.v,
         step.position, step.start,
     )  # fmt: skip
-    return results, ScanState(*(None if x is None else Array(x, device) for x in after))  # type: ignore[arg-type]
+    return rounded(results, kept), ScanState(*(None if x is None else Array(x, device) for x in after))  # type: ignore[arg-type]
 
 
 class _After(NamedTuple):
