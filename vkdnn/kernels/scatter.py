@@ -1,13 +1,21 @@
 """ScatterSpec: rows of a table as sums of the source rows that name them, in ascending source index, without atomics.
 
-A stable counting sort of the source rows by table row, then one sum a row. Five small kernels in sequence:
+The source rows are put in the order of their table rows, stably, and every table row finds its own. Either by counting,
+four small kernels in sequence:
 
 rank     each block of source rows is walked in order: its count of every table row, and the rank of each source row
          among the block's rows of the same number
 offset   along the blocks: how many rows of each number lie in earlier blocks, and the total
 start    along the table: where the rows of each number start in the sorted order
 place    the sorted order itself
-sum      out[v] = +0 + source rows of number v in ascending index
+
+or, where a counter for every block and table row would be too many, by vkdnn.kernels.sort and
+
+find     along the table: where the rows of each number start in the sorted order, and how many there are
+
+Then, after either, with the same bits:
+
+sum      out[v] = +0, or row v of a given table, + source rows of number v in ascending index
 """
 
 from __future__ import annotations
@@ -20,24 +28,28 @@ from typing import Any
 import numpy as np
 
 from vkdnn.codegen import glsl
-from vkdnn.dtypes import DType, float32, int32
+from vkdnn.dtypes import DType, int32
 from vkdnn.ir import build
 from vkdnn.ir.body import Affine, strided
 from vkdnn.ir.node import Node, Shape
+from vkdnn.ir.ops import OPS
 from vkdnn.kernels.base import Array, Cost, Groups, KernelSpec, Operand, Results, Target, group_count
+from vkdnn.kernels.sort import keys_of, sorted_rows
 from vkdnn.numerics import basic
 
 LANES = 128  # invocations that share the "start" stage
+COUNTERS = 4  # counters an element of the source and the table, up to which rows are ordered by counting
 
 
 @dataclass(frozen=True)
 class ScatterShape:
-    """Source rows, source rows a block, table rows, elements of a row."""
+    """Source rows, source rows a block (of counting), table rows, elements of a row; of each of ``batches`` tables."""
 
     count: int
     block: int
     rows: int
     width: int
+    batches: int = 1
 
     @property
     def blocks(self) -> int:
@@ -58,18 +70,21 @@ class ScatterSpec(KernelSpec):
 
     @property
     def outputs(self) -> tuple[DType, ...]:
-        return {"rank": (int32, int32), "offset": (int32, int32), "sum": (float32,)}.get(self.stage, (int32,))
+        if self.stage == "sum":
+            return (self.inputs[3],)
+        return (int32,) * (2 if self.stage in ("rank", "offset", "find") else 1)
 
     def text(self) -> str:
         s = self.shape
         inputs = "".join(f"\n  in{i} {d} [{a}]" for i, (a, d) in enumerate(zip(self.index, self.inputs, strict=True)))
-        return f"scatter {self.stage} count {s.count} block {s.block} rows {s.rows} width {s.width}{inputs}\n"
+        batches = f"batches {s.batches} " if s.batches > 1 else ""
+        return f"scatter {self.stage} {batches}count {s.count} block {s.block} rows {s.rows} width {s.width}{inputs}\n"
 
     def _items(self) -> int:
         s = self.shape
-        return {"rank": s.blocks, "offset": s.rows, "start": LANES, "place": s.count, "sum": s.rows * s.width}[
-            self.stage
-        ]
+        if self.stage in ("find", "sum"):
+            return s.batches * s.rows * (s.width if self.stage == "sum" else 1)
+        return {"rank": s.blocks, "offset": s.rows, "start": LANES, "place": s.count}[self.stage]
 
     def schedules(self, target: Target) -> tuple[int, ...]:
         return (LANES,) if self.stage == "start" else (64, 128)
@@ -79,11 +94,15 @@ class ScatterSpec(KernelSpec):
 
     def context(self, schedule: int) -> dict[str, Any]:
         at = [glsl.affine(a, ["row", "column"][: len(a.strides)], f"base_in{i}") for i, a in enumerate(self.index)]
+        value = self.outputs[0]
         return {
             "local_size": (schedule, 1),
             "stage": self.stage,
             "items": self._items(),
             "shape": self.shape,
+            "type": value.glsl,
+            "zero": {"f": "ZERO", "u": "0u"}.get(value.category, "0"),
+            "plus": OPS["add"].glsl_for(value.category),
             "number": glsl.clamped(f"in0[{at[0]}]", self.inputs[0], self.shape.rows),
             "lane_items": -(-self.shape.rows // LANES),
             "at": at,
@@ -100,7 +119,14 @@ class ScatterSpec(KernelSpec):
             "offset": ((s.blocks, s.rows),),
             "start": ((s.rows,),),
             "place": ((s.count,), (s.count,), (s.blocks, s.rows), (s.rows,)),
-            "sum": ((s.count,), (s.rows,), (s.rows,), (s.count, s.width)),
+            "find": ((s.batches * s.count,),),
+            "sum": (
+                (s.batches * s.count,),
+                (s.batches * s.rows,),
+                (s.batches * s.rows,),
+                (s.batches * s.count, s.width),
+                *(((s.batches * s.rows, s.width),) * (len(self.index) - 4)),
+            ),
         }[self.stage]
         return [
             np.broadcast_to(strided(x, a.offset, a.strides, shape), shape)
@@ -110,7 +136,9 @@ class ScatterSpec(KernelSpec):
     def cost(self, sizes: tuple[int, ...]) -> Cost:
         s = self.shape
         if self.stage == "sum":
-            return Cost(s.count * s.width, 4 * (s.count * s.width + s.rows * s.width + s.count))
+            added, table = s.batches * s.count * s.width, s.batches * s.rows * s.width
+            flops = added if self.outputs[0].category == "f" else 0
+            return Cost(flops, 4 * (added + table * (len(self.index) - 3) + s.batches * s.count))
         words = {"rank": 2 * s.count + s.blocks * s.rows, "offset": 2 * s.blocks * s.rows}
         return Cost(0, 4 * words.get(self.stage, 2 * self._items()))
 
@@ -149,16 +177,25 @@ def _place(s: ScatterShape, inputs: Sequence[Array], outputs: Sequence[Array]) -
     outputs[0][start[number] + offset[source // s.block, number] + rank] = source
 
 
+def _find(s: ScatterShape, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+    batch = np.repeat(np.arange(s.batches), s.count)
+    row = np.minimum(inputs[0].astype(np.int64), s.rows - 1) + batch * s.rows
+    total = np.bincount(row, minlength=s.batches * s.rows)
+    outputs[0][: total.size] = np.cumsum(total) - total
+    outputs[1][: total.size] = total
+
+
 def _sum(s: ScatterShape, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-    order, start, total, source = inputs
-    out = np.zeros((s.rows, s.width), np.float32)
+    order, start, total, source, *base = inputs
+    out = base[0].copy() if base else np.zeros((s.batches * s.rows, s.width), source.dtype)
+    first = np.repeat(np.arange(s.batches) * s.count, s.rows)
     for j in range(int(total.max(initial=0))):
         rows = np.flatnonzero(total > j)
-        out[rows] = basic.add(out[rows], source[order[start[rows] + j]])
+        out[rows] = basic.add(out[rows], source[first[rows] + order[start[rows] + j]])
     outputs[0][: out.size] = out.ravel()
 
 
-_REFERENCE = {"rank": _rank, "offset": _offset, "start": _start, "place": _place, "sum": _sum}
+_REFERENCE = {"rank": _rank, "offset": _offset, "start": _start, "place": _place, "find": _find, "sum": _sum}
 
 
 def build_scatter(
@@ -169,25 +206,86 @@ def build_scatter(
     return ScatterSpec(stage, shape, tuple(o.index for o in operands), tuple(o.dtype for o in operands)), ()
 
 
-def scatter_add_node(index: Node, source: Node, table_shape: Shape) -> Node:
-    """A table [V, ...] of sums: row v is +0 plus the rows of ``source`` (index.shape + row) whose index is v, in
-    ascending position. Indices outside the table count as its first or last row.
+# ---- graphs
+
+
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """The source rows of every table row: ``total`` [batches * rows] of them, at ``order[start + j]`` (positions in
+    their batch) in ascending position; all int32.
+    """
+
+    shape: ScatterShape
+    order: Node
+    start: Node
+    total: Node
+
+    def sums(self, source: Node, base: Node | None = None) -> Node:
+        """[batches, rows, width]: each row of ``base``, or 0, plus its rows of ``source`` [batches, count, width]."""
+        s = self.shape
+        args = [self.order, self.start, self.total, build.reshape(source, (s.batches * s.count, s.width))]
+        if base is not None:
+            args.append(build.reshape(base, (s.batches * s.rows, s.width)))
+        (out,) = _stage("sum", s, tuple(args), (s.batches * s.rows, s.width), dtype=source.dtype)
+        return build.reshape(out, (s.batches, s.rows, s.width))
+
+
+def segments(index: Node, rows: int, width: int) -> Segments:
+    """The source rows [batches, count] by table row; numbers outside count as the first or last. Nothing is empty."""
+    batches, count = index.shape
+    block = max(64, 1 << math.isqrt(count).bit_length())
+    shape = ScatterShape(count, block, rows, width, batches)
+    if batches > 1 or shape.blocks * rows > COUNTERS * (count + rows) * width:
+        below = build.apply("minimum", index, rows - 1)
+        key = build.apply("to_uint32", below if index.dtype.category == "u" else build.apply("maximum", below, 0))
+        keys, order = sorted_rows(key, count)
+        start, total = _stage("find", shape, (build.reshape(keys, (-1,)),), *[(batches * rows,)] * 2)
+        return Segments(shape, build.reshape(order, (-1,)), start, total)
+    number = build.reshape(index, (count,))
+    counts, rank = _stage("rank", shape, (number,), (shape.blocks, rows), (count,))
+    offset, total = _stage("offset", shape, (counts,), (shape.blocks, rows), (rows,))
+    (start,) = _stage("start", shape, (total,), (rows,))
+    (order,) = _stage("place", shape, (number, rank, offset, start), (count,))
+    return Segments(shape, order, start, total)
+
+
+def _stage(name: str, shape: ScatterShape, args: tuple[Node, ...], *shapes: Shape, dtype: DType = int32) -> list[Node]:
+    return build.call("scatter", args, (name, shape), tuple((s, dtype) for s in shapes))
+
+
+def numbers(call: Node) -> Node:
+    """The table row, int32 or uint32 [batches * count], that each source row of a "sum" call went to."""
+    shape: ScatterShape = call.attrs[1][1]
+    order = call.args[0]
+    order = order.args[0] if order.kind == "reshape" else order
+    if order.args[0].attrs[0] == "scatter":  # from the "place" stage
+        return order.args[0].args[0]
+    row = build.apply("to_int32", keys_of(order)) + build.iota((shape.batches, shape.count), 0) * shape.rows
+    return build.reshape(row, (shape.batches * shape.count,))
+
+
+def scatter_add_node(index: Node, source: Node, table_shape: Shape, base: Node | None = None) -> Node:
+    """A table [V, ...] of sums: row v is +0 (or row v of ``base``) plus the rows of ``source`` (index.shape + row)
+    whose index is v, in ascending position. Indices outside the table count as its first or last row.
     """
     rows, width = table_shape[0], math.prod(table_shape[1:])
     count = index.size
     if count == 0 or rows == 0 or width == 0:
-        return build.full(table_shape, 0.0)
-    block = max(64, 1 << math.isqrt(count).bit_length())
-    shape = ScatterShape(count, block, rows, width)
-    number = build.reshape(index, (count,))
+        return build.full(table_shape, 0, source.dtype) if base is None else base
+    found = segments(build.reshape(index, (1, count)), rows, width)
+    return build.reshape(found.sums(build.reshape(source, (1, count, width)), base), table_shape)
 
-    def stage(name: str, args: tuple[Node, ...], *shapes: Shape, dtype: DType = int32) -> list[Node]:
-        return build.call("scatter", args, (name, shape), tuple((s, dtype) for s in shapes))
 
-    counts, rank = stage("rank", (number,), (shape.blocks, rows), (count,))
-    offset, total = stage("offset", (counts,), (shape.blocks, rows), (rows,))
-    (start,) = stage("start", (total,), (rows,))
-    (order,) = stage("place", (number, rank, offset, start), (count,))
-    flat = build.reshape(source, (count, width))
-    (out,) = stage("sum", (order, start, total, flat), (rows, width), dtype=float32)
-    return build.reshape(out, table_shape)
+def scatter_along_node(index: Node, source: Node, table_shape: Shape, axis: int) -> Node:
+    """The sums that are the gradient of build.gather: out[.., index[.., i, ..], ..] adds ``source``[.., i, ..] along
+    one axis, from +0, in ascending i; index and source of one shape.
+    """
+    if source.size == 0 or math.prod(table_shape) == 0:
+        return build.full(table_shape, 0, source.dtype)
+    others = tuple(a for a in range(index.ndim) if a != axis)
+    lengths = tuple(index.shape[a] for a in others)
+    batches, count, rows = math.prod(lengths), index.shape[axis], table_shape[axis]
+    rowwise = [build.reshape(build.permute(x, (*others, axis)), (batches, count)) for x in (index, source)]
+    out = segments(rowwise[0], rows, 1).sums(build.reshape(rowwise[1], (batches, count, 1)))
+    back = sorted(range(index.ndim), key=[*others, axis].__getitem__)
+    return build.permute(build.reshape(out, (*lengths, rows)), tuple(back))
