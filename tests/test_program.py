@@ -78,3 +78,23 @@ def test_arrays_beyond_one_buffer_are_refused(device, monkeypatch):
         with pytest.raises(MemoryLimitError, match="an intermediate of shape"):
             vk.sum(vk.softmax(vk.zeros((40, 40)) @ vk.array(np.ones((40, 20))) @ vk.array(np.ones((20, 30))))).numpy()
         assert vk.sum(vk.array(np.ones(1000))).item() == 1000
+
+
+def test_a_function_of_its_own_result_is_recorded_twice_and_replayed(device):
+    step = vk.jit(lambda x: x * 0.5 + 1.0)
+    with device:
+        x = vk.array(np.arange(5, dtype=np.float32))
+        program, kept, found, recordings = step.program(x), [], [], []
+        for i in range(40):
+            x = step(x)
+            if i in (3, 4, 8):
+                kept.append(x)
+            found.append(x.numpy())
+            recordings.append(list(program._bound.values()))
+    want, value = [], np.arange(5, dtype=np.float32)
+    for _ in range(40):
+        value = value * np.float32(0.5) + np.float32(1.0)
+        want.append(value)
+    assert np.array_equal(found, want)
+    assert set(recordings[15]) == set(recordings[-1])
+    assert np.array_equal([x.numpy() for x in kept], [want[i] for i in (3, 4, 8)])  # what is held on to keeps its value

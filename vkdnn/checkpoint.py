@@ -5,9 +5,12 @@ A file at the final name must never be incomplete: it is written beside it, flus
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -91,8 +94,8 @@ def digest(values: Any) -> str:
     """
     total = hashlib.sha256()
     for name, host in sorted(_host(values).items()):
-        if host.dtype == np.float32:
-            host = np.where(np.isnan(host), np.float32(np.nan), host)
+        if host.dtype.name in ("float32", "float16", "bfloat16"):
+            host = np.where(np.isnan(host), host.dtype.type(np.nan), host)
         total.update(json.dumps([name, host.dtype.name, list(host.shape)]).encode() + b"\0")
         total.update(host.astype(host.dtype.newbyteorder("<")).tobytes())
     return total.hexdigest()
@@ -126,8 +129,39 @@ def _nested(leaves: Mapping[str, Any]) -> Any:
     return lists(root)
 
 
+def reserve(path: str | os.PathLike[str], size: int) -> None:
+    """Make sure that ``size`` bytes can be written beside ``path`` now, and leave nothing there.
+
+    Also clears away what interrupted saves of that file have left. Raises CheckpointError when the folder
+    cannot be written to, or has no room.
+    """
+    path = Path(path)
+    partial = _partial(path)
+    try:
+        for left in path.parent.glob(f".{path.name}.*.partial"):
+            left.unlink()
+        with open(partial, "wb") as file:
+            if shutil.disk_usage(path.parent).free < size:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if hasattr(os, "posix_fallocate"):  # sees quotas and limits on file sizes, too
+                os.posix_fallocate(file.fileno(), 0, size)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # a file system that cannot reserve
+            raise CheckpointError(
+                f"checkpoint: cannot write {size:,} bytes to {path.parent} ({error.strerror}); "
+                "free some space there, or name another folder"
+            ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.partial")
+
+
 def _write(path: Path, data: bytes) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = _partial(path)
     try:
         with open(partial, "wb") as file:
             file.write(data)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from vkdnn.device import Device, Place, Progress, Run, Storage, Task, Words
@@ -24,16 +24,32 @@ DOWNLOADED_WORDS = 1 << 18  # results up to 1 MiB come back in the submission th
 
 
 @dataclass(eq=False)
+class _Buffer:
+    """A buffer that a result is written to. Recordings share it: whoever writes detaches what it held."""
+
+    handle: Any
+    holder: weakref.ref[Storage] | None = None  # of the last result put there
+    spoiled: bool = False  # donated to another Program: not to be written again
+
+    @property
+    def held(self) -> Storage | None:
+        return None if self.holder is None else self.holder()
+
+
+@dataclass(eq=False)
 class _Bound:
     """A Program recorded over certain buffers."""
 
     run: Run
     slots: dict[int, Storage]  # inputs staged from the host
-    handles: dict[Node, Any]  # buffers of the results
+    buffers: dict[Node, _Buffer]  # of the results, but for those that take an argument's place
+    handles: dict[Node, Any]  # of all results
     brought: set[Node]  # results that come back with the submission
     kept_alive: list[Any]  # buffers in the key: while they live, no other buffer can have their identity
-    given: list[weakref.ref[Storage]] = field(default_factory=list)  # results of the last replay
-    spoiled: bool = False  # a result's buffer was donated to another Program: not to be written again
+
+    @property
+    def spoiled(self) -> bool:
+        return any(buffer.spoiled for buffer in self.buffers.values())
 
 
 class Program:
@@ -81,10 +97,9 @@ class Program:
         for slot, target in bound.slots.items():
             if target.words:
                 bound.run.stage(target.handle(), arguments[slot])  # type: ignore[arg-type]
-        for given in bound.given:
-            earlier = given()
-            if earlier is not None:
-                earlier.detach()
+        for buffer in bound.buffers.values():
+            if buffer.held is not None:
+                buffer.held.detach()
         if self.steps:
             bound.run()
         return self._results(bound, arguments)
@@ -103,10 +118,8 @@ class Program:
         at = dict(
             zip(self.inputs, ((slots.get(i) or a).handle() for i, a in enumerate(arguments)), strict=True)  # type: ignore[union-attr]
         )
-        handles: dict[Node, Any] = {}
-        for root in self.roots:
-            donor = self.taken.get(root)
-            handles[root] = at[donor] if donor is not None else device.storage(root.words).handle()
+        buffers = {root: self._buffer(root, held) for root in self.roots if root not in self.taken}
+        handles = {r: buffers[r].handle if r in buffers else at[self.taken[r]] for r in self.roots}
         if self._arenas is None:
             self._arenas = [device.allocate(words, host=False) for words in self.plan.arenas]
         arenas = self._arenas
@@ -125,17 +138,25 @@ class Program:
         uploads = [s.handle() for s in slots.values() if s.words]
         brought = {r for r in self.roots if r not in self.taken and 0 < r.words <= DOWNLOADED_WORDS}
         run = device.prepare(tasks, uploads, [handles[r] for r in self.roots if r in brought], progress)
-        return _Bound(run, slots, handles, brought, held)
+        return _Bound(run, slots, buffers, handles, brought, held)
+
+    def _buffer(self, root: Node, held: list[Any]) -> _Buffer:
+        """A buffer for a result: one of an earlier recording that is free, so that x = f(x) goes back and forth between
+        two recordings, or a new one."""
+        for bound in self._bound.values():
+            buffer = bound.buffers.get(root)
+            if buffer and not buffer.spoiled and buffer.held is None and all(h is not buffer.handle for h in held):
+                return buffer
+        return _Buffer(self.device.storage(root.words).handle())
 
     def _results(self, bound: _Bound, arguments: Sequence[Storage | Words]) -> list[Storage]:
         found: dict[Node, Storage] = {}
-        bound.given = []
         for root, handle in bound.handles.items():
             result = Storage(self.device, root.words, handle, bound.run if root in bound.brought else None)
             found[root] = result
-            if root not in self.taken:
-                result.producer = weakref.ref(bound)
-                bound.given.append(weakref.ref(result))
+            if root in bound.buffers:
+                result.producer = weakref.ref(bound.buffers[root])
+                bound.buffers[root].holder = weakref.ref(result)
         for i, argument in enumerate(arguments):
             node = self.inputs[i]
             if isinstance(argument, Storage):
