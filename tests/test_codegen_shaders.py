@@ -12,7 +12,7 @@ import pytest
 import vkdnn as vk
 from vkdnn.codegen import glsl, resources
 from vkdnn.codegen.render import render
-from vkdnn.dtypes import bool_, float32, int32, uint32
+from vkdnn.dtypes import bfloat16, bool_, float16, float32, int32, uint32
 from vkdnn.fusion.schedule import schedule
 from vkdnn.fusion.spans import cut_folds
 from vkdnn.ir.body import Affine
@@ -53,6 +53,7 @@ def every_row():
 
 
 X, W, B = argument(6, 200), argument(200, 40), argument(40)
+HALF = argument(6, 200, dtype=float16)
 
 GRAPHS = {
     "expr": lambda: [vk.where(X > 0.0, vk.exp(X), 0.25) + vk.transpose(argument(200, 6))],
@@ -78,6 +79,9 @@ GRAPHS = {
         vk.take(argument(50, 8), argument(40, dtype=uint32)),
         argument(5, dtype=bool_) & argument(5, dtype=bool_),
     ],
+    "halves": lambda: [HALF * 2 + vk.transpose(argument(200, 6, dtype=bfloat16)), vk.gelu(HALF)],
+    "half_softmax": lambda: [vk.softmax(HALF)],
+    "positions": lambda: [vk.argmax(X, axis=1), vk.sum(argument(6, 200, dtype=int32), axis=1)],
     "scatter": embedding_gradient,
     "gradients": lambda: list(vk.grad(lambda x, w: vk.sum(vk.silu(vk.rms_norm(x) @ w)), (0, 1))(X, W)),
 }
@@ -125,6 +129,13 @@ def test_a_kernel_is_rendered_as_recorded(golden):
 def test_each_family_is_rendered_as_recorded(golden, graph, target, name):
     (spec,) = specs(graph)
     golden(f"{name}.comp", without_library(render(spec, spec.schedules(TARGETS[target])[0], ())))
+
+
+def test_halves_and_integer_folds_are_rendered_as_recorded(golden):
+    spec = specs("halves")[-1]
+    golden("expr_halves.comp", without_library(render(spec, spec.schedules(TARGETS[0])[0], ())))
+    spec = specs("positions")[0]
+    golden("fold_positions.comp", without_library(render(spec, spec.schedules(TARGETS[1])[0], ())))
 
 
 def test_scatter_stages_are_rendered_as_recorded(golden):

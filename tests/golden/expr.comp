@@ -1,5 +1,5 @@
 #version 450
-layout(local_size_x = 128, local_size_y = 1, local_size_z = 1) in;
+layout(local_size_x = 32, local_size_y = 1, local_size_z = 1) in;
 
 layout(std430, binding = 0) readonly buffer Buffer_in0 { float in0[]; };
 layout(std430, binding = 1) readonly buffer Buffer_in1 { float in1[]; };
@@ -62,7 +62,7 @@ float exp_(float x) {
 
 // Fused elementwise kernel: every output element is one expression of the inputs at its own index.
 void main() {
-    for (uint i = gl_GlobalInvocationID.x; i < count; i += gl_NumWorkGroups.x * 128u) {
+    for (uint i = gl_GlobalInvocationID.x; i < count; i += gl_NumWorkGroups.x * 32u) {
         uint i1 = i % 200u;
         uint i0 = i / 200u;
         float t1 = in0[base_in0 + i0 * 200u + i1];

@@ -1,5 +1,5 @@
 #version 450
-layout(local_size_x = 128, local_size_y = 1, local_size_z = 1) in;
+layout(local_size_x = 32, local_size_y = 1, local_size_z = 1) in;
 
 layout(std430, binding = 0) readonly buffer Buffer_in0 { float in0[]; };
 layout(std430, binding = 1) buffer Buffer_out0 { float out0[]; };
@@ -14,7 +14,7 @@ layout(push_constant) uniform Push {
 
 // Fused elementwise kernel: every output element is one expression of the inputs at its own index.
 void main() {
-    for (uint i = gl_GlobalInvocationID.x; i < count; i += gl_NumWorkGroups.x * 128u) {
+    for (uint i = gl_GlobalInvocationID.x; i < count; i += gl_NumWorkGroups.x * 32u) {
         uint i1 = i % 200u;
         uint i0 = i / 200u;
         int t0 = int(i1);

@@ -62,7 +62,7 @@ float exp_(float x) {
 
 // Rows of 200 elements. Order of each reduction: lane j takes elements j, j + 128, ... in sequence,
 // then a tree over the lanes (stride 64, 32, ... 1); lanes past the end hold the identity.
-shared float lanes[128];
+shared float lanes_float[128];
 
 // One workgroup a row, one invocation a lane.
 void main() {
@@ -79,13 +79,13 @@ void main() {
             float t4 = add(t2, t3);
             lane0 = maximum(lane0, t4);
         }
-        lanes[lane] = lane0;
+        lanes_float[lane] = lane0;
         barrier();
         for (uint stride = 64u; stride > 0u; stride >>= 1u) {
-            if (lane < stride) lanes[lane] = maximum(lanes[lane], lanes[lane + stride]);
+            if (lane < stride) lanes_float[lane] = maximum(lanes_float[lane], lanes_float[lane + stride]);
             barrier();
         }
-        float reduced0 = lanes[0];
+        float reduced0 = lanes_float[0];
         barrier();
         float t6 = reduced0;
         float lane1 = NEGATIVE_ZERO;
@@ -99,13 +99,13 @@ void main() {
             float t8 = exp_(t7);
             lane1 = add(lane1, t8);
         }
-        lanes[lane] = lane1;
+        lanes_float[lane] = lane1;
         barrier();
         for (uint stride = 64u; stride > 0u; stride >>= 1u) {
-            if (lane < stride) lanes[lane] = add(lanes[lane], lanes[lane + stride]);
+            if (lane < stride) lanes_float[lane] = add(lanes_float[lane], lanes_float[lane + stride]);
             barrier();
         }
-        float reduced1 = lanes[0];
+        float reduced1 = lanes_float[0];
         barrier();
 
         for (uint e = lane; e < 200u; e += 128u) {
