@@ -204,7 +204,8 @@ def test_gradients(both):
             )
 
 
-A, V = vk.array(np.ones((2, 3), np.float32)), vk.array(np.ones(3, np.float32))
+with vk.device("cpu"):
+    A, V = vk.array(np.ones((2, 3), np.float32)), vk.array(np.ones(3, np.float32))
 ERRORS = [
     (lambda: A @ A, "matmul: shapes .* do not fit: 3 is not 2"),
     (lambda: A @ 3.0, "matmul: shapes .* use [*] for scalars"),
@@ -233,13 +234,13 @@ ERRORS = [
     (lambda: vk.einsum("ii", A), "einsum: 'i' names axes 0 and 1 of an operand of shape"),
     (lambda: vk.einsum("ij,jk", A, A), "einsum: 'j' has lengths 3 and 2"),
     (lambda: vk.einsum("..., ...", A, vk.zeros((2, 2))), "einsum: axis 1 from the end of '...' has lengths 3 and 2"),
-    (lambda: vk.einsum("i", "a"), "array"),
+    (lambda: vk.einsum("i", "a"), "einsum: operand 0: got 'a'"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("make", "message"), ERRORS, ids=range(len(ERRORS)))
 def test_bad_arguments_are_named(make, message):
-    with pytest.raises(ArgumentError, match=message):
+    with vk.device("cpu"), pytest.raises(ArgumentError, match=message):
         make()
 
 

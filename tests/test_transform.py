@@ -79,6 +79,21 @@ def test_has_aux(device):
     assert extra["largest"].item() == 2 and slope.numpy().tolist() == [2, 4]
 
 
+def test_argnums_count_from_either_end(device):
+    x, y = vk.array([2.0]), vk.array([3.0])
+    assert vk.grad(lambda a, b: vk.sum(a * a * b), -1)(x, y).item() == 4
+    assert [g.item() for g in vk.grad(lambda a, b: vk.sum(a * a * b), (-1, 0))(x, y)] == [4, 12]
+    assert vk.grad(lambda a: vk.sum(a), [0])(x)[0].item() == 1 and vk.grad(lambda a: vk.sum(a), ())(x) == ()
+
+
+def test_gradients_of_steps_in_long_arrays():
+    """Positions are counted in integers: float32 knows no odd numbers past 2**24."""
+    with vk.device("cpu"):
+        n = 2**24 + 2001
+        slope = vk.grad(lambda x: vk.sum(x[1::7]))(vk.array(np.zeros(n, np.float32))).numpy()
+    assert np.array_equal(np.flatnonzero(slope), np.arange(1, n, 7))
+
+
 def test_vjp_takes_a_gradient_of_the_value_s_shape(device):
     value, pull = vk.vjp(lambda x, w: {"y": x @ w, "s": vk.sum(x)}, vk.array(ones(2, 3)), vk.array(ones(3, 2)))
     x_slope, w_slope = pull({"y": vk.array(ones(2, 2)), "s": vk.array(10.0)})
@@ -159,6 +174,20 @@ def test_python_numbers_are_arguments_not_constants(device):
     assert scale(x, 7.0, False).numpy()[0] == 1
     assert len(scale.traces) == 1
     assert vk.jit(lambda i: i + 1)(5).item() == 6
+
+
+def test_keyword_arguments_are_arguments(device):
+    @vk.jit(donate_argnums=0)
+    def scaled(x, *, by, plus=0.0):
+        return x * by["a"] + plus
+
+    for by, plus in ((2.0, 1.0), (3.0, 5.0)):
+        found = scaled(vk.array(ones(2)), plus=plus, by={"a": by})
+        assert found.numpy().tolist() == [by + plus] * 2
+    assert len(scaled.traces) == 1
+    assert scaled(vk.array(ones(2)), by={"a": 2}).numpy().tolist() == [2, 2] and len(scaled.traces) == 2
+    assert vk.grad(lambda x: vk.sum(scaled(x, by={"a": np.float64(3)})))(vk.array(ones(2))).numpy().tolist() == [3, 3]
+    assert len(scaled.program(vk.array(ones(2)), by={"a": 2}).steps) == 1
 
 
 def test_structures_of_results(device):
@@ -340,7 +369,7 @@ def test_an_expression_whose_value_was_donated_is_computed_again(device):
 
 
 def test_donate_argnums_beyond_the_arguments(device):
-    with pytest.raises(ArgumentError, match="donate_argnums: got 1, but there are 1 arguments"):
+    with pytest.raises(ArgumentError, match="donate_argnums: got 1, but the function was called with 1 arg"):
         vk.jit(lambda x: x, donate_argnums=1)(ones(2))
 
 

@@ -14,10 +14,11 @@ import numpy.typing as npt
 
 from vkdnn import dtypes, tracing
 from vkdnn.device import Device, Storage, Words, current_device
+from vkdnn.device import device as find_device
 from vkdnn.dtypes import DType
-from vkdnn.errors import ArgumentError, DeviceError, DtypeError, ShapeError
+from vkdnn.errors import ArgumentError, DeviceError, DtypeError, ShapeError, VkdnnError
 from vkdnn.ir import build
-from vkdnn.ir.arguments import integers, lengths, normalize_axes, number
+from vkdnn.ir.arguments import integers, lengths, normalize_axes, number, short
 from vkdnn.ir.node import Node, Operators, Shape, leaf, toposort
 from vkdnn.numerics import basic
 from vkdnn.numerics.flush import flush
@@ -62,7 +63,10 @@ class Array(Operators):
     # ---- values
 
     def numpy(self) -> npt.NDArray[Any]:
-        """The values as a NumPy array; computes them if need be."""
+        """The values as a NumPy array; computes them if need be.
+
+        Inside a differentiated function that array is a constant: no gradient flows through it.
+        """
         realize([self])
         array = dtypes.from_words(self.storage().read(), self.dtype, self.shape)
         return array.copy() if array.base is not None else array
@@ -81,6 +85,8 @@ class Array(Operators):
         return buffer
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        if copy is False:
+            raise ArgumentError("asarray: copy is False, but values on a device come to NumPy as a copy; leave it out")
         array = self.numpy()
         return array if dtype is None else array.astype(dtype)
 
@@ -113,7 +119,7 @@ class Array(Operators):
     def _map(self, op: str, *operands: Any) -> Array:
         arrays = [o for o in operands if isinstance(o, Array)]
         device = common_device(op, arrays)
-        with_arrays = [array(o, device=device) if isinstance(o, (np.ndarray, list)) else o for o in operands]
+        with_arrays = [asarray(o, arrays, op) if isinstance(o, (np.ndarray, list)) else o for o in operands]
         return Array(build.apply(op, *(o.node if isinstance(o, Array) else o for o in with_arrays)), device)
 
     def __matmul__(self, other: Any) -> Array:
@@ -184,27 +190,53 @@ class Array(Operators):
 ArrayLike = Array | npt.ArrayLike
 
 
-def array(values: Any, dtype: DType | str | None = None, device: Device | None = None) -> Array:
+def array(values: Any, dtype: DType | str | None = None, device: Device | str | int | None = None) -> Array:
     """An Array of these values (NumPy array, nested lists or a number) on ``device`` (default: the current one).
 
-    Floats become float32 with subnormals as zero, integers int32. Raises DtypeError for what cannot be stored and
-    MemoryLimitError for more than a buffer of the device holds.
+    Floats become float32 with subnormals as zero, integers int32. ``device`` may be a selector of vk.device. Raises
+    DtypeError for what cannot be stored, ArgumentError for lists of unequal lengths and MemoryLimitError for more than
+    a buffer of the device holds.
 
     >>> import vkdnn as vk
     >>> (vk.array([1, 2, 3]) * 2).numpy()
     array([2, 4, 6], dtype=int32)
     """
+    place = device if device is None or isinstance(device, Device) else find_device(device)
     if isinstance(values, Array):
         moved = values if dtype is None else values.astype(dtype)
-        if device is None or device is moved._device:
+        if place is None or place is moved._device:
             return moved
+        if tracing.active():
+            raise ArgumentError(
+                "array: an array cannot move to another device inside a traced function; move it before"
+            )
         values = moved.numpy()
-    host = np.asarray(values)
+    host = host_array("array", values)
     kind = dtypes.as_dtype(dtype) if dtype is not None else dtypes.of_numpy(host)
-    place = device or current_device()
+    place = place or current_device()
     node = leaf(host.shape, kind)
+    place.check_size(node.words)  # before the words are made
     node.buffer = place.upload(host_words(host, kind))
     return Array(node, place)
+
+
+def host_array(name: str, values: Any) -> npt.NDArray[Any]:
+    """Values as a NumPy array of numbers or bools. Raises ArgumentError and DtypeError that name the argument."""
+    if isinstance(values, (list, tuple)) and tracing.active() and _holds_arrays(values):
+        raise ArgumentError(f"{name}: got a list that holds Arrays, inside a traced function; join them with vk.stack")
+    try:
+        host = np.asarray(values)
+    except VkdnnError:
+        raise
+    except (ValueError, TypeError, OverflowError):
+        raise ArgumentError(f"{name}: got nested lists of unequal lengths, expected equal ones") from None
+    if host.dtype.kind not in "fiub" and host.dtype.name != "bfloat16":
+        raise DtypeError(f"{name}: got {short(values)} (NumPy dtype {host.dtype}), expected numbers or bools")
+    return host
+
+
+def _holds_arrays(values: Any) -> bool:
+    return isinstance(values, Array) or (isinstance(values, (list, tuple)) and any(map(_holds_arrays, values)))
 
 
 def host_words(host: npt.NDArray[Any], dtype: DType) -> Words:
@@ -232,15 +264,15 @@ def _converted(host: npt.NDArray[Any], dtype: DType) -> npt.NDArray[Any]:
     return host.astype(dtype.numpy)
 
 
-def asarray(value: Any, like: Sequence[Any] = ()) -> Array:
-    """``value`` as an Array beside the arrays ``like``; Python numbers become constants."""
+def asarray(value: Any, like: Sequence[Any] = (), name: str = "array") -> Array:
+    """``value`` as an Array beside the arrays ``like``; Python numbers become constants. ``name`` is for messages."""
     if isinstance(value, Array):
         return value
     if isinstance(value, Node):
         return Array(value)
     if isinstance(value, (bool, int, float, np.bool_, np.integer, np.floating)):
         return Array(build.as_node(value))
-    return array(value, device=common_device("array", [a for a in like if isinstance(a, Array)]))
+    return array(host_array(name, value), device=common_device(name, [a for a in like if isinstance(a, Array)]))
 
 
 def common_device(name: str, arrays: Iterable[Array]) -> Device | None:
@@ -282,13 +314,17 @@ def realize(arrays: Sequence[Array]) -> None:
 
 def zeros(shape: int | Sequence[int], dtype: DType | str = "float32") -> Array:
     """An array of zeros: a constant, which costs no memory until it is stored."""
-    return full(shape, 0, dtype)
+    return filled("zeros", shape, 0, dtype)
 
 
 def full(shape: int | Sequence[int], fill_value: float, dtype: DType | str = "float32") -> Array:
     """An array of one value, a number. Raises DtypeError for a number that the dtype does not have."""
-    value = number("full: fill_value", fill_value, "a number (broadcast an array with vk.broadcast_to)")
-    return Array(build.full(lengths("full", shape), value, dtypes.as_dtype(dtype)))
+    return filled("full", shape, number("full: fill_value", fill_value, "a number (or vk.broadcast_to)"), dtype)
+
+
+def filled(name: str, shape: Any, value: Any, dtype: DType | str) -> Array:
+    """full() for the function ``name``."""
+    return Array(build.full(lengths(name, shape), value, dtypes.as_dtype(dtype)))
 
 
 def nbytes(arrays: Iterable[Array]) -> int:

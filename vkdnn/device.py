@@ -20,6 +20,7 @@ from vkdnn import runtime
 from vkdnn.codegen.render import render
 from vkdnn.dtypes import memory
 from vkdnn.errors import DeviceError, MemoryLimitError
+from vkdnn.ir.arguments import integer
 from vkdnn.kernels.base import KernelSpec, Target
 from vkdnn.numerics.basic import exact
 from vkdnn.runtime import Launch, Region
@@ -142,11 +143,15 @@ class Device(AbstractContextManager["Device"]):
         """Compile and record. One call of the result is one submission."""
         raise NotImplementedError
 
-    def storage(self, words: int) -> Storage:
+    def check_size(self, words: int) -> None:
+        """Raises MemoryLimitError for more words than one buffer holds."""
         if words > self.max_words:
             raise MemoryLimitError(
                 f"array: {4 * words} bytes, but one buffer of {self.name} holds {4 * self.max_words}; split the array"
             )
+
+    def storage(self, words: int) -> Storage:
+        self.check_size(words)
         return Storage(self, words, self.allocate(max(1, words), host=True))
 
     def upload(self, words: Words) -> Storage:
@@ -313,17 +318,20 @@ def _stack() -> list[Device]:
     return stack
 
 
-def device(selector: str | None = None) -> Device:
+def device(selector: str | int | None = None) -> Device:
     """The device a selector names: "cpu" (the NumPy reference), an index, a kind ("discrete", "integrated",
     "virtual", "software") or part of a name; None takes ``VKDNN_DEVICE``, else the best Vulkan device.
 
-    Usable as a context: arrays made inside live on it. Raises DeviceError when there is no such device.
+    Usable as a context: arrays made inside live on it. Raises DeviceError when there is no such device and
+    ArgumentError when the selector is neither text nor an int.
 
     >>> import vkdnn as vk
     >>> with vk.device("cpu"):
     ...     print(vk.array([1.0, 2.0]) + 1)
     [2. 3.]
     """
+    if not isinstance(selector, (str, type(None))):
+        selector = str(integer("device: selector", selector, "an index, a kind, part of a name or 'cpu'"))
     selector = selector if selector is not None else os.environ.get("VKDNN_DEVICE") or None
     if selector is not None and selector.lower() in ("cpu", "reference"):
         return _reference

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from vkdnn.errors import ArgumentError
+
 Structure = Any  # hashable; None for a leaf, else (type, keys or length, children)
 
 
@@ -21,7 +23,7 @@ def flatten(tree: Any) -> tuple[list[Any], Structure]:
 
     def visit(node: Any) -> Structure:
         if isinstance(node, dict):
-            keys = tuple(sorted(node))
+            keys = sorted_keys(node)
             return ("dict", keys, tuple(visit(node[k]) for k in keys))
         if isinstance(node, (list, tuple)):
             kind: Any = type(node) if isinstance(node, tuple) else list
@@ -52,6 +54,14 @@ def unflatten(structure: Structure, leaves: list[Any]) -> Any:
     return build(structure)
 
 
+def sorted_keys(tree: dict[Any, Any]) -> tuple[Any, ...]:
+    """The keys in order. Raises ArgumentError for keys that have none, such as ints beside strings."""
+    try:
+        return tuple(sorted(tree))
+    except TypeError:
+        raise ArgumentError(f"tree: keys {list(tree)} of a dict have no order, expected keys of one type") from None
+
+
 def map_leaves(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
     """``function`` over the leaves of trees of one structure."""
     leaves, structure = flatten(tree)
@@ -66,7 +76,7 @@ def paths(tree: Any, prefix: str = "") -> list[str]:
     ['layer.0.w', 'layer.1.w']
     """
     if isinstance(tree, dict):
-        items: Any = ((str(k), tree[k]) for k in sorted(tree))
+        items: Any = ((str(k), tree[k]) for k in sorted_keys(tree))
     elif isinstance(tree, (list, tuple)):
         items = ((str(i), child) for i, child in enumerate(tree))
     elif tree is None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vkdnn import dtypes
-from vkdnn.array import Array, asarray, full
+from vkdnn.array import Array, asarray, filled
 from vkdnn.dtypes import DType
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError
 from vkdnn.ir import build
@@ -20,23 +20,27 @@ MAX_LENGTH = 2**31 - 1  # indices are int32
 
 def ones(shape: int | Any, dtype: DType | str = "float32") -> Array:
     """An array of ones."""
-    return full(shape, 1, dtype)
+    return filled("ones", shape, 1, dtype)
 
 
 def zeros_like(x: Any, dtype: DType | str | None = None) -> Array:
     """Zeros of x's shape, and of its dtype unless another is given."""
-    return full_like(x, 0, dtype)
+    return _like("zeros_like", x, 0, dtype)
 
 
 def ones_like(x: Any, dtype: DType | str | None = None) -> Array:
     """Ones of x's shape, and of its dtype unless another is given."""
-    return full_like(x, 1, dtype)
+    return _like("ones_like", x, 1, dtype)
 
 
 def full_like(x: Any, fill_value: float, dtype: DType | str | None = None) -> Array:
     """One value in x's shape, and in its dtype unless another is given."""
-    x = asarray(x)
-    return Array(full(x.shape, fill_value, x.dtype if dtype is None else dtype).node, x._device)
+    return _like("full_like", x, number("full_like: fill_value", fill_value), dtype)
+
+
+def _like(name: str, x: Any, value: Any, dtype: DType | str | None) -> Array:
+    x = asarray(x, name=f"{name}: x")
+    return Array(filled(name, x.shape, value, x.dtype if dtype is None else dtype).node, x._device)
 
 
 def arange(start: float, stop: float | None = None, step: float = 1, dtype: DType | str | None = None) -> Array:
@@ -119,7 +123,7 @@ def one_hot(indices: Any, n: int, dtype: DType | str = "float32") -> Array:
     >>> vk.one_hot(vk.array([1, 0]), 3).numpy().tolist()
     [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]
     """
-    index = asarray(indices)
+    index = asarray(indices, name="one_hot: indices")
     if index.dtype.category not in "iu":
         raise DtypeError(f"one_hot: indices are {index.dtype}, expected int32 or uint32")
     count = integer("one_hot: n", n)

@@ -47,7 +47,7 @@ def triu(x: Any, k: int = 0) -> Array:
 
 
 def _triangle(name: str, x: Any, k: int, lower: bool) -> Array:
-    x = asarray(x)
+    x = asarray(x, name=f"{name}: x")
     if x.ndim < 2:
         raise ShapeError(f"{name}: got an array of shape {x.shape}, expected two axes or more")
     k = integer(f"{name}: k", k)
@@ -58,7 +58,7 @@ def _triangle(name: str, x: Any, k: int, lower: bool) -> Array:
 
 def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
     """The elements of a diagonal of the matrices in axes ``axis1`` and ``axis2``, as a new last axis."""
-    x = asarray(x)
+    x = asarray(x, name="diagonal: x")
     if x.ndim < 2:
         raise ShapeError(f"diagonal: got an array of shape {x.shape}, expected two axes or more")
     offset = integer("diagonal: offset", offset)
@@ -86,7 +86,7 @@ def diag(x: Any, k: int = 0) -> Array:
     >>> vk.diag(vk.array([1, 2])).numpy().tolist()
     [[1, 0], [0, 2]]
     """
-    x = asarray(x)
+    x = asarray(x, name="diag: x")
     k = integer("diag: k", k)
     if x.ndim == 2:
         return diagonal(x, k)

@@ -50,7 +50,7 @@ def einsum(subscripts: str, *operands: Any) -> Array:
     """
     if not isinstance(subscripts, str):
         raise ArgumentError(f"einsum: subscripts is {short(subscripts)}, expected a string such as 'ij,jk->ik'")
-    arrays = [asarray(o, operands) for o in operands]
+    arrays = [asarray(o, operands, f"einsum: operand {i}") for i, o in enumerate(operands)]
     inputs, output = _parsed(subscripts, [a.ndim for a in arrays])
     terms = [_diagonal(a, labels) for a, labels in zip(arrays, inputs, strict=True)]
     sizes = _sizes(terms)

@@ -24,6 +24,7 @@ def _function(row: str, name: str | None = None) -> Callable[..., Array]:
         return _apply(op, *operands)
 
     function.__name__ = function.__qualname__ = title
+    vars(function)["row"] = row
     function.__doc__ = f"{op.doc}. Elementwise, broadcasting; dtypes {op.types} (see vkdnn.ir.ops)."
     return function
 
@@ -31,7 +32,7 @@ def _function(row: str, name: str | None = None) -> Callable[..., Array]:
 def _apply(op: Op, *operands: Any) -> Array:
     first = next((o for o in operands if isinstance(o, Array)), None)
     if first is None:
-        first = asarray(operands[0])
+        first = asarray(operands[0], name=op.name)
         operands = (first, *operands[1:])
     result: Array = first._map(op.name, *operands)
     return result

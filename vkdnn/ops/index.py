@@ -30,7 +30,7 @@ def take(x: Any, indices: Any, axis: int | None = 0) -> Array:
     >>> vk.take(vk.array([10, 11, 12]), [2, 0, 2]).numpy().tolist()
     [12, 10, 12]
     """
-    x = asarray(x, [indices])
+    x = asarray(x, [indices], "take: x")
     if axis is None:
         x, axis = x.reshape(-1), 0
     axis = normalize_axis("take", axis, x.ndim)
@@ -49,7 +49,7 @@ def take_along_axis(x: Any, indices: Any, axis: int = -1) -> Array:
 
     Numbers from 0; those outside raise ArgumentError in lists and NumPy arrays and are clamped in Arrays.
     """
-    x = asarray(x, [indices])
+    x = asarray(x, [indices], "take_along_axis: x")
     axis = normalize_axis("take_along_axis", axis, x.ndim)
     number = index_array("take_along_axis", indices, x.shape[axis], axis, [x])
     if number.ndim != x.ndim:

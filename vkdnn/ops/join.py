@@ -30,7 +30,7 @@ def pad(
     >>> vk.pad(vk.array([1, 2]), (1, 2), constant_values=7).numpy().tolist()
     [7, 1, 2, 7, 7]
     """
-    x = asarray(x)
+    x = asarray(x, name="pad: x")
     if mode != "constant":
         raise ArgumentError(f"pad: mode is {short(mode)}, expected 'constant'")
     before, after = _widths(pad_width, x.ndim)
@@ -126,7 +126,7 @@ def _items(name: str, arrays: Any) -> list[Array]:
         raise ArgumentError(f"{name}: arrays is {short(arrays)}, expected a sequence of arrays")
     if not arrays:
         raise ArgumentError(f"{name}: got no arrays, expected at least one")
-    return [asarray(a, arrays) for a in arrays]
+    return [asarray(a, arrays, f"{name}: arrays[{i}]") for i, a in enumerate(arrays)]
 
 
 def _in_one_dtype(name: str, items: Sequence[Array]) -> list[Node]:
@@ -156,7 +156,7 @@ def array_split(x: Any, indices_or_sections: int | Sequence[int], axis: int = 0)
 
 
 def _split(name: str, x: Any, cuts: Any, axis: int, equal: bool) -> list[Array]:
-    x = asarray(x)
+    x = asarray(x, name=f"{name}: x")
     axis = normalize_axis(name, axis, x.ndim)
     n = x.shape[axis]
     expected = "a number of parts or a sequence of positions"
@@ -176,7 +176,7 @@ def _split(name: str, x: Any, cuts: Any, axis: int, equal: bool) -> list[Array]:
 
 def unstack(x: Any, axis: int = 0) -> tuple[Array, ...]:
     """The slices of x along an axis, without that axis."""
-    x = asarray(x)
+    x = asarray(x, name="unstack: x")
     axis = normalize_axis("unstack", axis, x.ndim)
     return tuple(x[(*(slice(None),) * axis, i)] for i in range(x.shape[axis]))
 
@@ -190,7 +190,7 @@ def roll(x: Any, shift: int | Sequence[int], axis: int | Sequence[int] | None = 
     >>> vk.roll(vk.arange(4), 1).numpy().tolist()
     [3, 0, 1, 2]
     """
-    x = asarray(x)
+    x = asarray(x, name="roll: x")
     if axis is None:
         flat = roll(x.reshape(-1), sum(_shifts(shift)), 0)
         return flat.reshape(x.shape)

@@ -23,7 +23,7 @@ def matmul(a: Any, b: Any) -> Array:
     >>> (vk.array([[1.0, 2.0]]) @ vk.array([[3.0], [4.0]])).item()
     11.0
     """
-    a, b = asarray(a, [b]), asarray(b, [a])
+    a, b = asarray(a, [b], "matmul: a"), asarray(b, [a], "matmul: b")
     device = common_device("matmul", [a, b])
     if a.ndim == 0 or b.ndim == 0:
         raise ShapeError(f"matmul: shapes {a.shape} and {b.shape}: expected at least one axis each; use * for scalars")
@@ -54,7 +54,7 @@ def dot(a: Any, b: Any) -> Array:
     >>> vk.dot(vk.array([1.0, 2.0]), vk.array([3.0, 4.0])).item()
     11.0
     """
-    a, b = asarray(a, [b]), asarray(b, [a])
+    a, b = asarray(a, [b], "dot: a"), asarray(b, [a], "dot: b")
     if a.ndim == 0 or b.ndim == 0:
         product: Array = a * b
         return product
@@ -63,7 +63,7 @@ def dot(a: Any, b: Any) -> Array:
 
 def vdot(a: Any, b: Any) -> Array:
     """Sum of the products of all elements, both arrays in row-major order, float32."""
-    a, b = asarray(a, [b]), asarray(b, [a])
+    a, b = asarray(a, [b], "vdot: a"), asarray(b, [a], "vdot: b")
     if a.size != b.size:
         raise ShapeError(f"vdot: shapes {a.shape} and {b.shape} differ in size, expected equally many elements")
     return _contract("vdot", a.reshape(-1), b.reshape(-1), (0,), (0,))
@@ -71,7 +71,7 @@ def vdot(a: Any, b: Any) -> Array:
 
 def outer(a: Any, b: Any) -> Array:
     """[a.size, b.size] of products of every element of a with every element of b, in row-major order."""
-    a, b = asarray(a, [b]), asarray(b, [a])
+    a, b = asarray(a, [b], "outer: a"), asarray(b, [a], "outer: b")
     product: Array = a.reshape(-1, 1) * b.reshape(1, -1)
     return product
 
@@ -85,7 +85,7 @@ def tensordot(a: Any, b: Any, axes: int | Sequence[Any] = 2) -> Array:
     >>> vk.tensordot(vk.ones((2, 3, 4)), vk.ones((4, 3, 5)), ((1, 2), (1, 0))).shape
     (2, 5)
     """
-    a, b = asarray(a, [b]), asarray(b, [a])
+    a, b = asarray(a, [b], "tensordot: a"), asarray(b, [a], "tensordot: b")
     if isinstance(axes, (list, tuple)):
         if len(axes) != 2 or None in axes:
             raise ArgumentError(f"tensordot: axes is {short(axes)}, expected an int or (axes of a, axes of b)")

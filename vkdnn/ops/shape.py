@@ -29,18 +29,18 @@ def reshape(x: Any, shape: int | Sequence[int]) -> Array:
 
     Raises ShapeError if the number of elements differs.
     """
-    return asarray(x).reshape(shape)
+    return asarray(x, name="reshape: x").reshape(shape)
 
 
 def transpose(x: Any, axes: Sequence[int] | None = None) -> Array:
     """Axes reordered: axis i of the result is axis axes[i] of x; without ``axes`` reversed."""
-    x = asarray(x)
+    x = asarray(x, name="transpose: x")
     return x.transpose() if axes is None else x.transpose(axes)
 
 
 def swapaxes(x: Any, axis1: int, axis2: int) -> Array:
     """x with two axes exchanged."""
-    x = asarray(x)
+    x = asarray(x, name="swapaxes: x")
     order = list(range(x.ndim))
     a, b = normalize_axis("swapaxes", axis1, x.ndim), normalize_axis("swapaxes", axis2, x.ndim)
     order[a], order[b] = order[b], order[a]
@@ -54,7 +54,7 @@ def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[in
     >>> vk.moveaxis(vk.zeros((2, 3, 4)), 0, -1).shape
     (3, 4, 2)
     """
-    x = asarray(x)
+    x = asarray(x, name="moveaxis: x")
     if source is None or destination is None:
         raise ArgumentError("moveaxis: source and destination are None, expected an int or a sequence of ints")
     there = normalize_axes("moveaxis: source", source, x.ndim)
@@ -68,13 +68,13 @@ def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[in
 
 def broadcast_to(x: Any, shape: int | Sequence[int]) -> Array:
     """x repeated along axes of length 1 (and missing leading axes) to ``shape``."""
-    x = asarray(x)
+    x = asarray(x, name="broadcast_to: x")
     return like(x, build.broadcast_to(x.node, lengths("broadcast_to", shape)))
 
 
 def broadcast_arrays(*arrays: Any) -> list[Array]:
     """The arrays, each broadcast to the shape that all of them broadcast to."""
-    items = [asarray(a, arrays) for a in arrays]
+    items = [asarray(a, arrays, "broadcast_arrays") for a in arrays]
     shape = build.broadcast_shapes("broadcast_arrays", *(a.shape for a in items))
     return [like(a, build.broadcast_to(a.node, shape)) for a in items]
 
@@ -83,7 +83,7 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Array]:
     """Coordinate arrays of a grid, from one vector for each axis; "xy" puts the second vector on the first axis."""
     if indexing not in ("xy", "ij"):
         raise ArgumentError(f"meshgrid: indexing is {short(indexing)}, expected 'xy' or 'ij'")
-    items = [asarray(a, arrays) for a in arrays]
+    items = [asarray(a, arrays, "meshgrid") for a in arrays]
     for item in items:
         if item.ndim > 1:
             raise ShapeError(f"meshgrid: got an array of shape {item.shape}, expected vectors")
@@ -95,7 +95,7 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Array]:
 
 def expand_dims(x: Any, axis: int | Sequence[int]) -> Array:
     """x with an axis of length 1 at each place of ``axis``, places counted in the result."""
-    x = asarray(x)
+    x = asarray(x, name="expand_dims: x")
     if axis is None:
         raise ArgumentError("expand_dims: axis is None, expected an int or a sequence of ints")
     count = len(axis) if isinstance(axis, (tuple, list)) else 1
@@ -106,7 +106,7 @@ def expand_dims(x: Any, axis: int | Sequence[int]) -> Array:
 
 def squeeze(x: Any, axis: Axes = None) -> Array:
     """x without the given axes, which must have length 1; without ``axis`` all axes of length 1 go."""
-    x = asarray(x)
+    x = asarray(x, name="squeeze: x")
     axes = (
         tuple(a for a, n in enumerate(x.shape) if n == 1) if axis is None else normalize_axes("squeeze", axis, x.ndim)
     )
@@ -118,7 +118,7 @@ def squeeze(x: Any, axis: Axes = None) -> Array:
 
 def flip(x: Any, axis: Axes = None) -> Array:
     """x reversed along the given axes, or along all."""
-    x = asarray(x)
+    x = asarray(x, name="flip: x")
     axes = normalize_axes("flip", axis, x.ndim)
     starts = tuple(n - 1 if a in axes else 0 for a, n in enumerate(x.shape))
     if x.size == 0:
@@ -133,7 +133,7 @@ def tile(x: Any, repetitions: int | Sequence[int]) -> Array:
     >>> vk.tile(vk.arange(2), 3).numpy().tolist()
     [0, 1, 0, 1, 0, 1]
     """
-    x = asarray(x)
+    x = asarray(x, name="tile: x")
     counts = _counts("tile: repetitions", repetitions)
     rank = max(x.ndim, len(counts))
     counts = (1,) * (rank - len(counts)) + counts
@@ -152,7 +152,7 @@ def repeat(x: Any, repeats: int | Sequence[int], axis: int | None = None) -> Arr
     >>> vk.repeat(vk.arange(3), [2, 0, 1]).numpy().tolist()
     [0, 0, 2]
     """
-    x = asarray(x)
+    x = asarray(x, name="repeat: x")
     if axis is None:
         return repeat(x.reshape(-1), repeats, 0)
     axis = normalize_axis("repeat", axis, x.ndim)
