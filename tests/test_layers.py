@@ -25,9 +25,9 @@ LAYERS = (
     ("array",),
     ("ops",),
     ("transform",),
-    ("random", "checkpoint"),
+    ("random", "streams", "checkpoint"),
     ("nn", "optim"),
-    ("train", "show"),
+    ("train", "show", "catalogue"),
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
