@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import vkdnn as vk
-from vkdnn import nn, random, tree
+from vkdnn import nn, streams, tree
 from vkdnn.checkpoint import digest
 from vkdnn.errors import DtypeError, ShapeError
 from vkdnn.optim import AdamW
@@ -19,7 +19,7 @@ def model_of(order="sequential"):
 
 
 def tokens_of(*shape, seed=0):
-    return random.integers(seed, "tokens", shape, SMALL.vocab).astype(np.int32)
+    return streams.integers(seed, "tokens", shape, SMALL.vocab).astype(np.int32)
 
 
 def wide(params):
@@ -149,7 +149,7 @@ def test_the_loss_falls_on_a_repeated_text():
         step = vk.jit(trainer(model, optimizer), donate_argnums=(0, 1))
         losses = []
         for i in range(60):
-            starts = random.integers(7, f"batch.{i}", (4, 1), text.size - 17)
+            starts = streams.integers(7, f"batch.{i}", (4, 1), text.size - 17)
             params, state, loss = step(params, state, text[starts + np.arange(17)])
             losses.append(loss.item())
     assert losses[0] > 2.5 and max(losses[-5:]) < 0.3

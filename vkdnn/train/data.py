@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from vkdnn import random
+from vkdnn import streams
 from vkdnn.errors import ArgumentError
 
 MAX_BYTES = 2**30  # of one text, all of which is held in memory
@@ -53,7 +53,7 @@ def batch_at(corpus: Corpus, step: int, batch: int, length: int, seed: int) -> n
     Raises ArgumentError when the text is shorter than one window.
     """
     corpus.check(length)
-    starts = random.integers(seed, f"batch.{step}", (batch,), corpus.data.size - length)
+    starts = streams.integers(seed, f"batch.{step}", (batch,), corpus.data.size - length)
     return corpus.data[starts[:, None] + np.arange(length + 1)].astype(np.int32)
 
 

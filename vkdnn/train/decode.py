@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import vkdnn as vk
-from vkdnn import checkpoint, random, tree
+from vkdnn import checkpoint, streams, tree
 from vkdnn.array import Array
 from vkdnn.checkpoint import CheckpointError
 from vkdnn.device import Device, Progress
@@ -120,5 +120,5 @@ def _choose(scores: np.ndarray[Any, np.dtype[np.float32]], temperature: float, s
         return int(np.argmax(scores))
     weights = (scores.astype(np.float64) * 2.0**30).astype(np.int64)  # exact, then cut
     bounds = np.cumsum(weights)
-    drawn = random.integers(seed, f"byte.{number}", (), int(bounds[-1]))
+    drawn = streams.integers(seed, f"byte.{number}", (), int(bounds[-1]))
     return int(np.searchsorted(bounds, int(drawn), side="right"))

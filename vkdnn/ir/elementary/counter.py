@@ -9,18 +9,18 @@ from collections.abc import Sequence
 
 from vkdnn.ir.scalar import Value, call, where
 
-_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)  # the golden ratio and sqrt(3) - 1, as fractions of 2**32
-_ROUNDS = 10
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+KEY_STEPS = (0x9E3779B9, 0xBB67AE85)  # the golden ratio and sqrt(3) - 1, as fractions of 2**32
+ROUNDS = 10
 
 
 def philox(counter: Sequence[Value], key: Sequence[Value]) -> tuple[Value, Value, Value, Value]:
     """The block of four words that belongs to a counter of four words and a key of two."""
     x0, x1, x2, x3 = counter
-    for i in range(_ROUNDS):
-        k0, k1 = (k + (i * step & 0xFFFFFFFF) if i else k for k, step in zip(key, _KEY_STEPS, strict=True))
-        first, second = call("mul_high", x0, _MULTIPLIERS[0]), call("mul_high", x2, _MULTIPLIERS[1])
-        x0, x1, x2, x3 = second ^ x1 ^ k0, x2 * _MULTIPLIERS[1], first ^ x3 ^ k1, x0 * _MULTIPLIERS[0]
+    for i in range(ROUNDS):
+        k0, k1 = (k + (i * step & 0xFFFFFFFF) if i else k for k, step in zip(key, KEY_STEPS, strict=True))
+        first, second = call("mul_high", x0, MULTIPLIERS[0]), call("mul_high", x2, MULTIPLIERS[1])
+        x0, x1, x2, x3 = second ^ x1 ^ k0, x2 * MULTIPLIERS[1], first ^ x3 ^ k1, x0 * MULTIPLIERS[0]
     return x0, x1, x2, x3
 
 
