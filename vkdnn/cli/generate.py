@@ -37,6 +37,9 @@ def generate(
         float, typer.Option(min=0.0, help="Below 1 more probable bytes gain; 0 takes the most probable.")
     ] = 0.8,
     seed: Annotated[int, typer.Option(min=0, help="Of the draw.")] = 0,
+    last: Annotated[
+        bool, typer.Option("--last", help="Take the weights of the last step where a run kept averaged ones (--ema).")
+    ] = False,
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -44,7 +47,7 @@ def generate(
     start = prompt.encode(errors="surrogateescape")
     if not start:
         raise ArgumentError("--prompt: got no text, expected at least one character; leave it out for the default")
-    model, params, metadata = load_model(checkpoint, find_device(device))
+    model, params, metadata = load_model(checkpoint, find_device(device), averaged=not last)
     made = generate_bytes(model, params, start, count, temperature, seed)
     if as_json:
         text = bytes(made)

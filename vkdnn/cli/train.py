@@ -14,11 +14,13 @@ from typing import Annotated
 import typer
 
 from vkdnn.cli.console import DeviceOption, JsonOption, find_device, output
+from vkdnn.cli.train_resume import resume_run
 from vkdnn.cli.train_run import Run
 from vkdnn.cli.train_verify import run_verify
 from vkdnn.errors import ArgumentError
 from vkdnn.nn import RAPTConfig
-from vkdnn.train import Corpus, Job, load_text, sample_text, standard_library
+from vkdnn.nn.attention import VARIANTS
+from vkdnn.train import OPTIMIZERS, Corpus, Job, load_text, sample_text, standard_library
 
 DEFAULT_SECONDS = 210.0  # of a run without options: sample and parity check end within 5 minutes
 
@@ -31,11 +33,14 @@ EXAMPLES = """\
 
   vkdnn train --steps 2000 --out runs/long --device discrete
 
+  vkdnn train --resume runs/long    go on where it ended, on any device
+
   vkdnn train --verify 20        device and reference, 20 steps: one digest
 
   vkdnn train --verify 20 --device cpu    the reference's digest alone
 
-Ctrl-C ends the run after the step at hand and keeps the checkpoint.
+Ctrl-C ends the run after the step at hand and keeps the checkpoint; --resume goes on to the same bits as a run that
+was never broken off. A second Ctrl-C ends it at once; the checkpoint written last is kept.
 
 Exit status: 0 done, 1 error or differing bits, 2 wrong usage, 130 Ctrl-C."""
 
@@ -43,6 +48,7 @@ _DEFAULT = Job()
 
 
 def train(
+    context: typer.Context,
     text: Annotated[
         Path | None,
         typer.Option(
@@ -71,15 +77,57 @@ def train(
     width: Annotated[int, typer.Option(min=2, metavar="N", help="Width of the model.")] = _DEFAULT.config.width,
     layers: Annotated[int, typer.Option(min=1, metavar="N", help="Blocks of the model.")] = _DEFAULT.config.layers,
     heads: Annotated[int, typer.Option(min=1, metavar="N", help="Attention heads a block.")] = _DEFAULT.config.heads,
+    variant: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Attention: [bold]rla2[/] (sums as denominators), [bold]rla[/] (roots of sums of squares), "
+            "[bold]lrla[/] (rla2 with a learned feature map).",
+        ),
+    ] = _DEFAULT.config.variant,
+    decay: Annotated[
+        float, typer.Option(metavar="X", help="Of the scores from token to token; below 1 with rla only.")
+    ] = _DEFAULT.config.decay,
     order: Annotated[
         str,
         typer.Option("--order", metavar="ORDER", help="Order of the scans: [bold]sequential[/] or [bold]chunked[/]."),
     ] = _DEFAULT.config.order,
-    learning_rate: Annotated[float, typer.Option(metavar="X", help="The highest.")] = _DEFAULT.learning_rate,
+    optimizer: Annotated[
+        str, typer.Option(metavar="NAME", help="[bold]adamw[/], [bold]sgd[/] (momentum 0.9) or [bold]lion[/].")
+    ] = _DEFAULT.optimizer,
+    learning_rate: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            help=f"The highest. Default: {', '.join(f'{n} {r:g}' for n, (_, r, _w) in OPTIMIZERS.items())}.",
+            show_default=False,
+        ),
+    ] = None,
+    accumulate: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Batches a step, one after the other; the step takes their mean.")
+    ] = _DEFAULT.accumulate,
+    ema: Annotated[
+        float | None,
+        typer.Option(metavar="DECAY", help="Keep averaged weights too, and write the sample with them; such as 0.99."),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of parameters and batches.")] = _DEFAULT.seed,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", metavar="FOLDER", help="Folder for the results. Default: runs/DATE-TIME."),
+    ] = None,
+    every: Annotated[
+        int | None,
+        typer.Option(
+            "--checkpoint-every", min=1, metavar="N", help="Steps between checkpoints. Default: one each minute."
+        ),
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            "--resume",
+            metavar="FOLDER",
+            help="Go on with the run in this folder, with its options and its text, on any device.",
+        ),
     ] = None,
     device: DeviceOption = None,
     verify: Annotated[
@@ -95,23 +143,31 @@ def train(
     as_json: JsonOption = False,
 ) -> None:
     """Train a RAPT language model on text."""
-    if verify is not None and any(x is not None for x in (steps, seconds, out)):
+    console = output(as_json)
+    if resume is not None:
+        start, corpus = resume_run(context, resume, text)
+        Run(start.job, corpus, find_device(device), start.path.parent, console, as_json, seconds, every, start).go()
+        return
+    if verify is not None and any(x is not None for x in (steps, seconds, out, every)):
         raise typer.BadParameter(
-            "runs steps of its own and writes no files; leave out --steps, --time and --out",
+            "runs steps of its own and writes no files; leave out --steps, --time, --out and --checkpoint-every",
             param_hint="--verify",
         )
-    config = _config(width, layers, heads, order)
-    job = Job(config, steps or _DEFAULT.steps, batch, length, learning_rate, seed)
+    for name, value, known in (("variant", variant, VARIANTS), ("optimizer", optimizer, OPTIMIZERS)):
+        if value not in known:
+            raise typer.BadParameter(f"got {value!r}, expected {', '.join(known)}", param_hint=f"--{name}")
+    config = replace(_config(width, layers, heads, order), variant=variant, decay=decay)
+    rate = OPTIMIZERS[optimizer][1] if learning_rate is None else learning_rate
+    job = Job(config, steps or _DEFAULT.steps, batch, length, rate, seed, optimizer, accumulate, ema)
     corpus = _corpus(text, verify is not None)
     corpus.check(length)
-    console = output(as_json)
     if verify is not None:
         run_verify(job, corpus, find_device(device), verify, console, as_json)
         return
     if seconds is None and steps is None:
         seconds = DEFAULT_SECONDS
     chosen = find_device(device)
-    Run(job, corpus, chosen, _folder(out), console, as_json, seconds).go()
+    Run(job, corpus, chosen, _folder(out), console, as_json, seconds, every).go()
 
 
 def _config(width: int, layers: int, heads: int, order: str) -> RAPTConfig:
@@ -144,7 +200,9 @@ def _folder(out: Path | None) -> Path:
         if out is None:
             time.sleep(1.0)  # another run began in this second
             return _folder(None)
-        raise ArgumentError(f"--out: {folder} is not empty; name a new folder, or remove what it holds")
+        raise ArgumentError(
+            f"--out: {folder} is not empty; name a new folder, or go on with the run there with --resume {folder}"
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

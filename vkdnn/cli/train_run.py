@@ -17,11 +17,24 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import vkdnn as vk
+from vkdnn.checkpoint import CheckpointError, reserve
 from vkdnn.cli.console import INTERRUPTED, print_json, printable, short_name
 from vkdnn.cli.train_verify import layers_of, verdict
 from vkdnn.nn import RAPTModel
-from vkdnn.train import Corpus, Job, Parity, State, Stop, Trainer, compare, generate, plot_losses, run_steps
-from vkdnn.train.decode import CHECKPOINT_NAME
+from vkdnn.train import (
+    CHECKPOINT_NAME,
+    Corpus,
+    Job,
+    Parity,
+    Start,
+    State,
+    Stop,
+    Trainer,
+    compare,
+    generate,
+    plot_losses,
+    run_steps,
+)
 
 PARITY_STEPS = 3  # of the run, done again on the reference
 SAVE_SECONDS = 60.0  # between checkpoints
@@ -42,35 +55,59 @@ class Run:
         console: Console,
         as_json: bool,
         seconds: float | None,
+        every: int | None = None,
+        start: Start | None = None,
     ):
         self.job, self.corpus, self.device, self.folder = job, corpus, device, folder
         self.console, self.as_json, self.seconds = console, as_json, seconds
-        self.checkpoint = folder / CHECKPOINT_NAME
+        self.every, self.start = every, start  # steps between checkpoints (None: by time); where the run goes on
+        self.begun_at = len(start.losses) if start is not None else 0
+        self.saved_at = self.begun_at  # the step of the last checkpoint
+        self.checkpoint = folder / CHECKPOINT_NAME if start is None else start.path
         self.early: State | None = None  # after the first steps, for the parity check
         self.first_done = 0.0  # when the first step, with its compiling, was done
         self.rate = 0.0  # tokens a second
 
     def go(self) -> None:
-        """Raises typer.Exit: 1 when bits differ from the reference's, 130 after Ctrl-C."""
-        trainer = Trainer(self.job, self.corpus, self.device, self._compiled)
+        """Raises typer.Exit: 1 when bits differ from the reference's, 130 after Ctrl-C.
+
+        Raises CheckpointError when a checkpoint cannot be written: before training, where that can be known.
+        """
+        trainer = Trainer(self.job, self.corpus, self.device, self._compiled, self.start)
+        # An old checkpoint stays until the new one is whole, so a fresh run needs room for two.
+        try:
+            reserve(self.checkpoint, trainer.checkpoint_bytes * (2 if self.start is None else 1))
+        except CheckpointError:
+            self._leave()
+            raise
         config, count = self.job.config, trainer.parameter_count
         self._line("model", f"RAPT, {layers_of(config)}, {count:,} parameters")
         self._line("text", str(self.corpus))
         self._line("device", self.device.name)
+        if self.start is not None:
+            self._line("resumed", f"after step {self.begun_at} of {self.job.steps}")
+            if self.start.version != vk.__version__:
+                self._line("note", f"begun with vkdnn {self.start.version}; other versions may give other bits")
         with Stop() as stop:
             self._train(trainer, stop)
-            self._write(trainer)
+            try:
+                self._write(trainer)
+            except KeyboardInterrupt:  # Ctrl-C again: what is at the final names is whole
+                self._abandon(len(trainer.losses), "after")
         losses = trainer.losses
         loss = sum(losses[-LAST:]) / len(losses[-LAST:])
         self._line(
             "loss",
             f"{losses[0]:.3f} → {loss:.3f} nats a byte, {len(losses)} steps, {self.rate:,.0f} tokens/s",
         )
+        digest = trainer.digest()
+        self._line("digest", digest)
         sample: str | None = None
         parity: Parity | None = None
         stopped = stop.asked
         if stopped:
-            self._line("stopped", f"by Ctrl-C after step {len(losses)} of {self.job.steps}; the checkpoint is kept")
+            how = f"the checkpoint is kept; go on with vkdnn train --resume {self.folder}"
+            self._line("stopped", f"by Ctrl-C after step {len(losses)} of {self.job.steps}; {how}")
         else:
             try:
                 sample, parity = self._sample(trainer), self._parity()
@@ -79,7 +116,7 @@ class Run:
                 self._line("stopped", "by Ctrl-C after training; the checkpoint is kept")
         self._line("wrote", f"{self.folder}/: {', '.join(sorted(p.name for p in self.folder.iterdir()))}")
         if self.as_json:
-            print_json(self._result(losses, loss, sample, parity, stopped))
+            print_json(self._result(losses, loss, digest, sample, parity, stopped))
         if stopped:
             raise typer.Exit(INTERRUPTED)
         if parity is not None and not parity.equal:
@@ -99,38 +136,57 @@ class Run:
         begun = saved = time.monotonic()
         with Progress(*columns, console=self.console, transient=True, disable=not terminal, expand=True) as bar:
             self.bar, self.task = bar, bar.add_task("preparing", total=None, note="")
-            for number in range(1, steps + 1):
+            for number in range(self.begun_at + 1, steps + 1):
+                done = number - self.begun_at
                 try:
                     loss = trainer.step()
                 except KeyboardInterrupt:  # before the first step is done, or Ctrl-C twice
-                    self._abandon(number)
+                    self._abandon(number, "in")
                 now = time.monotonic()
-                if number == 1:
+                if done == 1:
                     stop.armed = True
                     self.first_done = now
                     bar.update(self.task, description=escape(short_name(self.device)[:16]), total=steps)
                 else:
-                    tokens = (number - 1) * self.job.batch * self.job.length
+                    tokens = (done - 1) * self.job.accumulate * self.job.batch * self.job.length
                     self.rate = tokens / max(now - self.first_done, 1e-9)
-                note = f"loss {loss:.3f}" + (f"  {self.rate:,.0f} tokens/s" if number > 1 else "")
+                note = f"loss {loss:.3f}" + (f"  {self.rate:,.0f} tokens/s" if done > 1 else "")
                 bar.update(self.task, completed=number, note=note)
                 if not terminal and number * 10 // steps > (number - 1) * 10 // steps:
                     self._line("step", f"{number} of {steps}, {note}")
-                if number == min(PARITY_STEPS, steps) and self.device.kind != "reference":
-                    self.early = State.of(trainer)
-                if now - saved > SAVE_SECONDS:
-                    trainer.save(self.checkpoint)
+                if done == min(PARITY_STEPS, steps - self.begun_at) and self.device.kind != "reference":
+                    self.early = State.of(trainer, self.begun_at)
+                due = number % self.every == 0 if self.every is not None else now - saved > SAVE_SECONDS
+                if due and number < steps:
+                    self._save_on_the_way(trainer, number)
                     saved = now
                 if stop.asked or (self.seconds is not None and now - begun > self.seconds):
                     break
 
-    def _abandon(self, number: int) -> NoReturn:
-        if self.checkpoint.exists():
-            self._line("stopped", f"in step {number}; an earlier checkpoint is kept in {self.checkpoint}")
-        else:
-            self._line("stopped", f"in step {number}; there is no checkpoint yet")
-            self.folder.rmdir()
+    def _save_on_the_way(self, trainer: Trainer, number: int) -> None:
+        """A checkpoint that fails here leaves the one before, and a run that goes on."""
+        try:
+            trainer.save(self.checkpoint)
+            self.saved_at = number
+        except OSError as error:
+            self._line("warning", f"no checkpoint of step {number}: {error.strerror}; {self._kept()}")
+        except KeyboardInterrupt:
+            self._abandon(number, "after")
+
+    def _kept(self) -> str:
+        if not self.checkpoint.exists():
+            return "there is no checkpoint yet"
+        return f"an earlier checkpoint, of step {self.saved_at}, is kept in {self.checkpoint}"
+
+    def _abandon(self, number: int, when: str) -> NoReturn:
+        self._line("stopped", f"{when} step {number}; {self._kept()}")
+        self._leave()
         raise typer.Exit(INTERRUPTED)
+
+    def _leave(self) -> None:
+        """No empty folder behind."""
+        if not any(self.folder.iterdir()):
+            self.folder.rmdir()
 
     def _compiled(self, done: int, total: int, label: str) -> None:
         what = "compiling" if done < total else "preparing"  # the driver's part of it still lies ahead
@@ -141,7 +197,16 @@ class Run:
     # ---- results
 
     def _write(self, trainer: Trainer) -> None:
-        trainer.save(self.checkpoint)
+        step = len(trainer.losses)
+        try:
+            if step != self.saved_at or not self.checkpoint.exists():
+                trainer.save(self.checkpoint)
+                self.saved_at = step
+        except OSError as error:
+            raise CheckpointError(
+                f"checkpoint: cannot write that of step {step} to {self.folder} ({error.strerror}); {self._kept()}; "
+                "free some space, then go on from there with --resume"
+            ) from error
         with open(self.folder / "loss.csv", "w", newline="") as file:
             table = csv.writer(file)
             table.writerow(("step", "loss"))
@@ -151,7 +216,7 @@ class Run:
 
     def _sample(self, trainer: Trainer) -> str:
         with self.console.status("writing a sample"):
-            made = bytes(generate(RAPTModel(self.job.config), trainer.params, SAMPLE_PROMPT, SAMPLE_BYTES))
+            made = bytes(generate(RAPTModel(self.job.config), trainer.best, SAMPLE_PROMPT, SAMPLE_BYTES))
         sample = (SAMPLE_PROMPT + made).decode(errors="replace")
         (self.folder / "sample.txt").write_text(sample + "\n", encoding="utf-8")
         self._line("sample", "")
@@ -160,22 +225,33 @@ class Run:
         return sample
 
     def _parity(self) -> Parity | None:
-        """The first steps of this run again on the reference."""
+        """The first steps of this run, or of this part of it, again on the reference."""
+        if self.begun_at == self.job.steps:
+            self._line("parity", "nothing was left to train")
+            return None
         if self.early is None:
-            self._line("parity", "trained on the reference itself")
+            how = "trained on the reference itself" if self.device.kind == "reference" else "too few steps for it"
+            self._line("parity", how)
             return None
         steps = len(self.early.losses)
         with self.console.status("repeating the first steps on the reference"):
-            truth = run_steps(self.job, self.corpus, vk.device("cpu"), steps)
+            truth = run_steps(self.job, self.corpus, vk.device("cpu"), steps, start=self.start)
         parity = compare(self.device.name, self.early, truth)
-        self._line("parity", "the first steps again on the NumPy reference:")
+        which = "the first steps" if self.start is None else f"the first steps after step {self.begun_at}"
+        self._line("parity", f"{which} again on the NumPy reference:")
         self.console.print(f"  {parity.digest}  {short_name(self.device)}", markup=False)
         self.console.print(f"  {parity.reference}  reference", markup=False)
         self.console.print(f"  {verdict(parity)}")
         return parity
 
     def _result(
-        self, losses: list[float], loss: float, sample: str | None, parity: Parity | None, interrupted: bool
+        self,
+        losses: list[float],
+        loss: float,
+        digest: str,
+        sample: str | None,
+        parity: Parity | None,
+        interrupted: bool,
     ) -> dict[str, Any]:
         found: dict[str, Any] | None = None
         if parity is not None:
@@ -184,6 +260,8 @@ class Run:
         return {
             "device": self.device.name,
             "steps": len(losses),
+            "resumed_after": self.begun_at if self.start is not None else None,
+            "digest": digest,
             "first_loss": losses[0],
             "loss": loss,
             "tokens_per_second": self.rate,

@@ -1,18 +1,23 @@
-"""Training a language model on text: data, the loop, the parity check, decoding, the loss curve.
+"""Training a language model on text: data, the loop, going on with a run, the parity check, decoding, the loss curve.
 
 It must draw randomness from a seed alone: the same text and options give the same bits everywhere.
 """
 
 from vkdnn.train.data import Corpus, batch_at, load_text, sample_text, standard_library
 from vkdnn.train.decode import generate, load_model
-from vkdnn.train.loop import Job, Stop, Trainer, TrainingError
+from vkdnn.train.job import OPTIMIZERS, Job
+from vkdnn.train.loop import Stop, Trainer, TrainingError
 from vkdnn.train.plot import plot_losses
+from vkdnn.train.resume import CHECKPOINT_NAME, Start, load_start, same_text
 from vkdnn.train.verify import Parity, State, compare, run_steps, verify
 
 __all__ = [
+    "CHECKPOINT_NAME",
+    "OPTIMIZERS",
     "Corpus",
     "Job",
     "Parity",
+    "Start",
     "State",
     "Stop",
     "Trainer",
@@ -21,9 +26,11 @@ __all__ = [
     "compare",
     "generate",
     "load_model",
+    "load_start",
     "load_text",
     "plot_losses",
     "run_steps",
+    "same_text",
     "sample_text",
     "standard_library",
     "verify",

@@ -5,11 +5,13 @@ It must never train on what is no text, and batch number i depends on the text, 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import sysconfig
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -25,12 +27,20 @@ _NO_SOURCES = frozenset({"__pycache__", "site-packages", "dist-packages", "test"
 
 @dataclass(frozen=True)
 class Corpus:
-    """A text: what to call it, its bytes as uint8 [N], how many files it holds and how many were left out."""
+    """A text: what to call it, its bytes as uint8 [N], how many files it holds and how many were left out, and
+    where it was read from (None: it came with Python or vkdnn).
+    """
 
     name: str
     data: np.ndarray[Any, np.dtype[np.uint8]]
     files: int = 1
     skipped: int = 0
+    path: str | None = None
+
+    @cached_property
+    def sha256(self) -> str:
+        """SHA-256 (hex) of the bytes: the identity of the text."""
+        return hashlib.sha256(self.data.tobytes()).hexdigest()
 
     def __str__(self) -> str:
         size = f"{self.data.size / 1e6:.1f} MB" if self.data.size >= 1e5 else f"{self.data.size:,} bytes"
@@ -66,7 +76,7 @@ def load_text(path: str | os.PathLike[str]) -> Corpus:
     if not place.exists():
         raise ArgumentError(f"text: {place} does not exist; name a text file or a folder of text files")
     if place.is_dir():
-        return _folder(str(place), _walk(place, ""), f"text: {place}")
+        return replace(_folder(str(place), _walk(place, ""), f"text: {place}"), path=os.path.abspath(place))
     if not place.is_file():
         raise ArgumentError(f"text: {place} is neither a file nor a folder; save its content to a file first")
     if place.stat().st_size > MAX_BYTES:
@@ -79,7 +89,7 @@ def load_text(path: str | os.PathLike[str]) -> Corpus:
     fault = _no_text(content)
     if fault:
         raise ArgumentError(f"text: {place} {fault}")
-    return Corpus(str(place), np.frombuffer(content, np.uint8))
+    return Corpus(str(place), np.frombuffer(content, np.uint8), path=os.path.abspath(place))
 
 
 def standard_library() -> Corpus:

@@ -14,19 +14,21 @@ import numpy as np
 
 import vkdnn as vk
 from vkdnn import checkpoint, streams, tree
-from vkdnn.array import Array
+from vkdnn.array import Array, array
 from vkdnn.checkpoint import CheckpointError
 from vkdnn.device import Device, Progress
 from vkdnn.errors import ArgumentError, VkdnnError
 from vkdnn.nn import RAPTConfig, RAPTModel
+from vkdnn.train.resume import CHECKPOINT_NAME
 
-CHECKPOINT_NAME = "checkpoint.safetensors"
 
-
-def load_model(path: str | os.PathLike[str], device: Device) -> tuple[RAPTModel, Any, dict[str, Any]]:
+def load_model(
+    path: str | os.PathLike[str], device: Device, averaged: bool = True
+) -> tuple[RAPTModel, Any, dict[str, Any]]:
     """(model, parameters on ``device``, metadata) of a checkpoint or of the folder of a run.
 
-    Raises ArgumentError when there is no such file, and CheckpointError when it holds no RAPT model.
+    With ``averaged`` the parameters are averaged ones, if the run kept them. Raises ArgumentError when there is
+    no such file, and CheckpointError when it holds no RAPT model.
     """
     place = Path(path)
     if place.is_dir():
@@ -35,7 +37,7 @@ def load_model(path: str | os.PathLike[str], device: Device) -> tuple[RAPTModel,
         raise ArgumentError(
             f"checkpoint: {place} does not exist; name a checkpoint or the folder of a run of vkdnn train"
         )
-    saved = checkpoint.load(place, device)
+    saved = checkpoint.load(place, vk.device("cpu"))  # the optimizer's state stays off the device
     config: Any = saved.metadata.get("config")
     try:
         model = RAPTModel(RAPTConfig(**config))
@@ -43,14 +45,16 @@ def load_model(path: str | os.PathLike[str], device: Device) -> tuple[RAPTModel,
         raise CheckpointError(
             f"checkpoint: {place} describes no RAPT model ({error}); write it with vkdnn train"
         ) from error
-    expected, found = _shapes(model.init(0, vk.device("cpu"))), _shapes(saved.params)
+    average = saved.state.get("average") if averaged and isinstance(saved.state, dict) else None
+    params = saved.params if average is None else average
+    expected, found = _shapes(model.init(0, vk.device("cpu"))), _shapes(params)
     if expected != found:
         name = sorted(set(expected.items()) ^ set(found.items()))[0][0]
         raise CheckpointError(
             f"checkpoint: {place} has {name} of shape {found.get(name)}, expected {expected.get(name)}; "
             "write it again with vkdnn train"
         )
-    return model, saved.params, saved.metadata
+    return model, tree.map_leaves(lambda p: array(p, device=device), params), saved.metadata
 
 
 def _shapes(params: Any) -> dict[str, tuple[int, ...]]:

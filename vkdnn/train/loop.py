@@ -5,81 +5,65 @@ It must never lose what was trained: interrupts are heard between steps, checkpo
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import signal
 import threading
-from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import Any
+
+import numpy as np
 
 import vkdnn as vk
 from vkdnn import checkpoint, tree
 from vkdnn.device import Device, Progress
-from vkdnn.errors import ArgumentError, VkdnnError
-from vkdnn.nn import TRAIN_DEFAULTS, RAPTConfig, RAPTModel
-from vkdnn.optim import AdamW
+from vkdnn.errors import VkdnnError
+from vkdnn.nn import RAPTModel
+from vkdnn.optim import accumulated
 from vkdnn.train.data import Corpus, batch_at
+from vkdnn.train.job import Job
+from vkdnn.train.resume import Start, moved
 
 
 class TrainingError(VkdnnError):
     """A run that cannot go on: its loss is no finite number any more."""
 
 
-@dataclass(frozen=True)
-class Job:
-    """What determines a run, together with the text: the model, the batches, the schedule, the seed."""
-
-    config: RAPTConfig = field(default_factory=RAPTConfig)
-    steps: int = TRAIN_DEFAULTS.steps
-    batch: int = TRAIN_DEFAULTS.batch
-    length: int = TRAIN_DEFAULTS.tokens
-    learning_rate: float = TRAIN_DEFAULTS.learning_rate
-    seed: int = TRAIN_DEFAULTS.seed
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "batch", "length"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"{name}: got {getattr(self, name)}, expected 1 or more")
-        if not 0 <= self.seed < 2**64:
-            raise ArgumentError(f"seed: got {self.seed}, expected 0 to 2**64 - 1")
-        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
-            raise ArgumentError(f"learning_rate: got {self.learning_rate}, expected a finite positive number")
-
-    @property
-    def optimizer(self) -> AdamW:
-        return AdamW(
-            learning_rate=self.learning_rate,
-            warmup_steps=min(TRAIN_DEFAULTS.warmup_steps, self.steps // 5),
-            total_steps=self.steps,
-            min_ratio=TRAIN_DEFAULTS.min_ratio,
-            weight_decay=TRAIN_DEFAULTS.weight_decay,
-            clip_norm=TRAIN_DEFAULTS.clip_norm,
-        )
-
-
 class Trainer:
     """A run on a device: step() trains one batch. ``progress`` hears of kernels compiled in the first step.
 
-    ``params`` and ``state`` are those after the last step; a later step takes over their memory.
+    ``params``, ``state`` and ``average`` (None without ``job.ema``) are those after the last step; a later
+    step takes over their memory. With ``start`` the run goes on from a checkpoint, which may have been written
+    on another device; its bits are those of a run that was never broken off.
     """
 
-    def __init__(self, job: Job, corpus: Corpus, device: Device, progress: Progress | None = None):
+    def __init__(
+        self,
+        job: Job,
+        corpus: Corpus,
+        device: Device,
+        progress: Progress | None = None,
+        start: Start | None = None,
+    ):
         corpus.check(job.length)
         self.job, self.corpus, self.device = job, corpus, device
         self.losses: list[float] = []
-        model, optimizer = RAPTModel(job.config), job.optimizer
+        model, optimizer, ema = RAPTModel(job.config), job.make_optimizer(), job.make_average()
         with device:
             self.params = model.init(job.seed)
             self.state: Any = optimizer.init(self.params)
+            self.average: Any = None if ema is None else ema.init(self.params)
+        if start is not None:
+            found = moved(start, self.whole, device)
+            self.params, self.state, self.average = found["params"], found["state"], found.get("average")
+            self.losses = list(start.losses)
 
-        def step(params: Any, state: Any, tokens: Any) -> tuple[Any, Any, Any]:
-            loss, gradients = vk.value_and_grad(model.loss)(params, tokens)
+        def step(params: Any, state: Any, average: Any, batches: Any) -> tuple[Any, Any, Any, Any]:
+            loss, gradients = accumulated(model.loss, params, batches)
             params, state = optimizer.update(params, gradients, state)
-            return params, state, loss
+            return params, state, average if ema is None else ema.update(average, params), loss
 
-        self._step = vk.jit(step, donate_argnums=(0, 1), progress=progress)
+        self._step = vk.jit(step, donate_argnums=(0, 1, 2), progress=progress)
 
     def step(self) -> float:
         """Train one batch; gives its loss in nats a byte, and keeps it in ``losses``.
@@ -87,9 +71,12 @@ class Trainer:
         Raises TrainingError when the loss is NaN or infinite.
         """
         job, number = self.job, len(self.losses)
-        tokens = batch_at(self.corpus, number, job.batch, job.length, job.seed)
+        batches = [
+            batch_at(self.corpus, number * job.accumulate + i, job.batch, job.length, job.seed)
+            for i in range(job.accumulate)
+        ]
         with self.device:
-            self.params, self.state, loss = self._step(self.params, self.state, tokens)
+            self.params, self.state, self.average, loss = self._step(self.params, self.state, self.average, batches)
         value = float(loss.item())
         if not math.isfinite(value):
             raise TrainingError(
@@ -99,23 +86,49 @@ class Trainer:
         return value
 
     @property
+    def best(self) -> Any:
+        """The parameters to decode with: averaged ones, if the job keeps them."""
+        return self.params if self.average is None else self.average
+
+    @property
+    def whole(self) -> dict[str, Any]:
+        """Everything that later steps depend on: {"params", "state"} and, with ``job.ema``, {"average"}."""
+        whole = {"params": self.params, "state": self.state}
+        return whole if self.average is None else {**whole, "average": self.average}
+
+    @property
     def parameter_count(self) -> int:
         return sum(p.size for p in tree.flatten(self.params)[0])
 
+    @property
+    def checkpoint_bytes(self) -> int:
+        """About how large a checkpoint becomes by the end of the run, and never less."""
+        names = tree.paths(self.whole)
+        arrays = sum(4 * leaf.size for leaf in tree.flatten(self.whole)[0])
+        return arrays + 4 * self.job.steps + 200 * len(names) + 8192
+
     def digest(self) -> str:
-        """SHA-256 over all parameters and optimizer state."""
-        return checkpoint.digest({"params": self.params, "state": self.state})
+        """SHA-256 over all parameters and optimizer state, and averaged weights where there are any."""
+        return checkpoint.digest(self.whole)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a checkpoint with all that generate() needs."""
+        """Write a checkpoint with all that generate() and a later Trainer need."""
+        state = {"optimizer": self.state, "losses": np.asarray(self.losses, np.float32)}
+        if self.average is not None:
+            state["average"] = self.average
+        record = self.job.record()
         metadata = {
-            "config": dataclasses.asdict(self.job.config),
+            "config": record["config"],
+            "job": record,
             "seed": self.job.seed,
             "step": len(self.losses),
             "text": self.corpus.name,
+            "text_path": self.corpus.path,
+            "text_bytes": self.corpus.data.size,
+            "text_sha256": self.corpus.sha256,
             "vkdnn": vk.__version__,
         }
-        checkpoint.save(path, self.params, self.state, metadata)
+        checkpoint.save(path, self.params, state, metadata)
 
 
 class Stop:

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import vkdnn as vk
 from vkdnn import checkpoint, tree
 from vkdnn.device import Device, Progress
 from vkdnn.errors import ArgumentError
 from vkdnn.train.data import Corpus
-from vkdnn.train.loop import Job, Trainer
+from vkdnn.train.job import Job
+from vkdnn.train.loop import Trainer
+from vkdnn.train.resume import Start
 
 OnStep = Callable[[str, int], None]
 """(device name, steps done)"""
@@ -22,18 +23,18 @@ OnStep = Callable[[str, int], None]
 
 @dataclass(frozen=True)
 class State:
-    """Where a run stands: the digest of everything, one for each array, and the losses so far."""
+    """Where a run stands: the digest of everything, one for each array, and the losses of the steps compared."""
 
     digest: str
     arrays: dict[str, str]
     losses: tuple[float, ...]
 
     @staticmethod
-    def of(trainer: Trainer) -> State:
-        whole: Any = {"params": trainer.params, "state": trainer.state}
-        names, leaves = tree.paths(whole), tree.flatten(whole)[0]
+    def of(trainer: Trainer, since: int = 0) -> State:
+        """Where a trainer stands, with the losses after step ``since``."""
+        names, leaves = tree.paths(trainer.whole), tree.flatten(trainer.whole)[0]
         arrays = {name: checkpoint.digest({name: leaf}) for name, leaf in zip(names, leaves, strict=True)}
-        return State(trainer.digest(), arrays, tuple(trainer.losses))
+        return State(trainer.digest(), arrays, tuple(trainer.losses[since:]))
 
 
 @dataclass(frozen=True)
@@ -61,16 +62,20 @@ def run_steps(
     steps: int,
     on_step: OnStep | None = None,
     progress: Progress | None = None,
+    start: Start | None = None,
 ) -> State:
-    """The state after ``steps`` steps of a job. Raises ArgumentError unless steps is 1 or more."""
+    """The state after ``steps`` steps of a job, from ``start`` on if there is one.
+
+    Raises ArgumentError unless steps is 1 or more.
+    """
     if steps < 1:
         raise ArgumentError(f"verify: got {steps} steps, expected 1 or more")
-    trainer = Trainer(job, corpus, device, progress)
+    trainer = Trainer(job, corpus, device, progress, start)
     for number in range(steps):
         trainer.step()
         if on_step is not None:
             on_step(device.name, number + 1)
-    return State.of(trainer)
+    return State.of(trainer, len(start.losses) if start is not None else 0)
 
 
 def compare(device: str, found: State, reference: State) -> Parity:

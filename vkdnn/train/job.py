@@ -1,0 +1,77 @@
+"""What determines a run besides its text, as data: printable, comparable, kept in every checkpoint.
+
+Equal jobs on equal texts must give equal bits, whenever and wherever they are run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from vkdnn.errors import ArgumentError
+from vkdnn.nn import TRAIN_DEFAULTS, RAPTConfig
+from vkdnn.optim import SGD, AdamW, Average, Lion, Optimizer
+
+OPTIMIZERS: dict[str, tuple[type[Optimizer], float, float]] = {
+    "adamw": (AdamW, TRAIN_DEFAULTS.learning_rate, TRAIN_DEFAULTS.weight_decay),
+    "sgd": (SGD, 0.5, 1e-4),  # weight decay is part of the gradient there
+    "lion": (Lion, TRAIN_DEFAULTS.learning_rate / 10, 10 * TRAIN_DEFAULTS.weight_decay),
+}
+"""Name -> class, learning rate for the default model, weight decay."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """The model, the batches, the optimizer and its schedule, the seed.
+
+    A step trains ``accumulate`` micro-batches of ``batch`` windows of ``length`` bytes. ``ema`` is the decay
+    of averaged weights that are kept beside the others, None for none.
+    """
+
+    config: RAPTConfig = field(default_factory=RAPTConfig)
+    steps: int = TRAIN_DEFAULTS.steps
+    batch: int = TRAIN_DEFAULTS.batch
+    length: int = TRAIN_DEFAULTS.tokens
+    learning_rate: float = TRAIN_DEFAULTS.learning_rate
+    seed: int = TRAIN_DEFAULTS.seed
+    optimizer: str = "adamw"
+    accumulate: int = 1
+    ema: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "length", "accumulate"):
+            if getattr(self, name) < 1:
+                raise ArgumentError(f"{name}: got {getattr(self, name)}, expected 1 or more")
+        if not 0 <= self.seed < 2**64:
+            raise ArgumentError(f"seed: got {self.seed}, expected 0 to 2**64 - 1")
+        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
+            raise ArgumentError(f"learning_rate: got {self.learning_rate}, expected a finite positive number")
+        if self.optimizer not in OPTIMIZERS:
+            raise ArgumentError(f"optimizer: got {self.optimizer!r}, expected one of {', '.join(OPTIMIZERS)}")
+        if self.ema is not None and not 0 <= self.ema < 1:
+            raise ArgumentError(f"ema: got {self.ema}, expected a number in [0, 1)")
+
+    def make_optimizer(self) -> Optimizer:
+        kind, _, weight_decay = OPTIMIZERS[self.optimizer]
+        return kind(
+            learning_rate=self.learning_rate,
+            warmup_steps=min(TRAIN_DEFAULTS.warmup_steps, self.steps // 5),
+            total_steps=self.steps,
+            min_ratio=TRAIN_DEFAULTS.min_ratio,
+            weight_decay=weight_decay,
+            clip_norm=TRAIN_DEFAULTS.clip_norm,
+        )
+
+    def make_average(self) -> Average | None:
+        return None if self.ema is None else Average(self.ema)
+
+    def record(self) -> dict[str, Any]:
+        """The job as JSON can hold it; from_record() gives it back."""
+        return dataclasses.asdict(self)
+
+    @staticmethod
+    def from_record(record: Any) -> Job:
+        """Raises TypeError, or ArgumentError, for what record() did not make."""
+        return Job(**{**record, "config": RAPTConfig(**record["config"])})
