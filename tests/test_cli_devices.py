@@ -72,12 +72,12 @@ def test_without_vulkan_it_says_how_to_get_it(monkeypatch):
     assert result.exit_code == 0 and "install libvulkan1" in result.stdout
 
 
-def test_a_default_that_does_not_exist_is_noted(monkeypatch):
+def test_a_default_that_does_not_exist_is_an_error_below_the_list(monkeypatch):
     monkeypatch.setenv("VKDNN_DEVICE", "no such card")
-    result = run("devices")
-    assert result.exit_code == 0
-    assert "VKDNN_DEVICE 'no such card' names no Vulkan device" in result.stdout
-    assert "* " not in result.stdout
+    for arguments in (("devices",), ("devices", "--json")):
+        result = run(*arguments)
+        assert result.exit_code == 1 and "NumPy reference" in result.stdout and "* " not in result.stdout
+        assert "error: VKDNN_DEVICE 'no such card' names no Vulkan device" in result.stderr
 
 
 @pytest.mark.parametrize("command", ["devices", "train", "generate", "show"])

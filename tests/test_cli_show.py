@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -111,3 +112,10 @@ def test_errors(arguments, message):
     assert result.stderr.startswith("error: ") and message in result.stderr
     assert result.stderr.count("\n") == 1
     assert run("softmax", "--stage", "nothing").exit_code == 2
+
+
+def test_a_reader_that_has_had_enough_is_no_failure():
+    for arguments in ("show softmax", "show --json"):
+        script = f'set -o pipefail; "{sys.executable}" -c "from vkdnn.cli import main; main()" {arguments} | head -c 1'
+        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+        assert done.returncode == 0 and len(done.stdout) == 1 and done.stderr == ""

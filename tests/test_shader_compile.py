@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from vkdnn.errors import CompileError, StoreError
-from vkdnn.shader import Compiler, ShaderRequest, compile_count, compile_many
+from vkdnn.shader import Compiler, ShaderRequest, ShaderStore, compile_count, compile_many
 from vkdnn.shader.spirv import undecorated_float_ops
 from vkdnn.shader.store import cache_folder
 
@@ -174,3 +174,20 @@ def test_compiler_that_writes_nonsense(tmp_path):
     script = 'for last; do :; done; printf abc > "$last"'
     with pytest.raises(CompileError, match="shader kernel: SPIR-V has 3 bytes"):
         Compiler(fake_compiler(tmp_path / "odd", script), "odd").compile_glsl("", "kernel")
+
+
+def test_a_program_that_is_no_compiler(unique, monkeypatch, tmp_path):
+    monkeypatch.setenv("VKDNN_GLSLANG", fake_compiler(tmp_path / "true", "echo true 9.1"))
+    with pytest.raises(
+        CompileError, match=r"kernel: .*true \(true 9\.1\) ended well but wrote no SPIR-V.*glslang-tools"
+    ):
+        compile_many([request(unique)])
+
+
+def test_a_store_that_cannot_be_written_warns_the_caller_once(unique, monkeypatch, tmp_path):
+    """The warning names the line that called vkdnn, though worker threads compile."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("vkdnn.shader.default_store", lambda kind, suffix: ShaderStore(tmp_path / "file" / "below"))
+    with pytest.warns(RuntimeWarning, match="cannot store entries") as caught:
+        assert len(compile_many([request(unique + "a"), request(unique + "b")])) == 2
+    assert [w.filename for w in caught] == [__file__]

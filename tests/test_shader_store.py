@@ -102,3 +102,16 @@ def test_a_folder_that_cannot_be_made_warns_once(tmp_path):
         warnings.simplefilter("error")
         assert not store.save(COMPONENTS, PAYLOAD)
         assert store.load(COMPONENTS) is None
+
+
+def test_a_folder_in_the_place_of_an_entry(tmp_path):
+    store = ShaderStore(tmp_path)
+    path = store.path(COMPONENTS)
+    path.mkdir(parents=True)
+    assert store.load(COMPONENTS) is None
+    assert store.save(COMPONENTS, PAYLOAD) and store.load(COMPONENTS) == PAYLOAD  # an empty one makes place
+    path.unlink()
+    (path / "kept").mkdir(parents=True)
+    with pytest.warns(RuntimeWarning, match="cannot store entries") as caught:
+        assert not store.save(COMPONENTS, PAYLOAD)
+    assert store.load(COMPONENTS) is None and (path / "kept").is_dir() and caught[0].filename == __file__

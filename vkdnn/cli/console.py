@@ -6,6 +6,7 @@ It must never swallow an error that is not vkdnn's own or the system's.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Annotated, Any
 
@@ -37,9 +38,12 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
-        except BrokenPipeError:
-            raise  # whoever read the output has had enough: Typer ends quietly
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except BrokenPipeError:  # whoever read the output has had enough: that is no failure
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
         except (VkdnnError, OSError) as error:
             complain(error)
             raise typer.Exit(1) from None
@@ -54,9 +58,15 @@ def complain(error: BaseException) -> None:
     console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=not console.is_terminal)
 
 
+class _Output(Console):
+    def on_broken_pipe(self) -> None:
+        """Rich would end the program with status 1."""
+        raise BrokenPipeError
+
+
 def output(as_json: bool = False) -> Console:
     """Where people's output goes: stdout, or stderr when stdout is for JSON."""
-    return Console(stderr=as_json, highlight=False, soft_wrap=True)
+    return _Output(stderr=as_json, highlight=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:

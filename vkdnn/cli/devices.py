@@ -38,6 +38,7 @@ def devices(
     found: tuple[DeviceInfo, ...] = ()
     default: str | None = None
     trouble: str | None = None
+    wrong: VkdnnError | None = None
     try:
         found = vk.devices()
     except VkdnnError as error:
@@ -48,7 +49,10 @@ def devices(
         try:
             default = str(choose(devices=found).index)  # with no devices: says how to get one
         except VkdnnError as error:
-            trouble = str(error)
+            if found:
+                wrong = error  # VKDNN_DEVICE names none of these
+            else:
+                trouble = str(error)
     rows = [_row(info, default, probe) for info in found] + [_reference(default)]
     if as_json:
         print_json(rows)
@@ -61,6 +65,8 @@ def devices(
         else:
             console = output()
             console.print(f"[yellow]note:[/] {escape(trouble)}", soft_wrap=not console.is_terminal)
+    if wrong is not None:
+        raise wrong
 
 
 def _row(info: DeviceInfo, default: str | None, probe: bool) -> dict[str, Any]:

@@ -132,7 +132,7 @@ def choose(selector: str | None = None, devices: tuple[DeviceInfo, ...] | None =
     """
     found = list_devices() if devices is None else devices
     if not found:
-        raise DeviceError(f"no Vulkan device found; {_REMEDY}")
+        raise DeviceError(f"no Vulkan device found; {_REMEDY}; VKDNN_DEVICE=cpu chooses the NumPy reference")
     source = "selector" if selector is not None else "VKDNN_DEVICE"
     wanted = (selector if selector is not None else os.environ.get("VKDNN_DEVICE", "")).strip()
     candidates = list(found) if not wanted else [info for info in found if _matches(info, wanted)]

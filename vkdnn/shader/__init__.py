@@ -90,11 +90,9 @@ def _compile_missing(
             "fill the store first or unset VKDNN_NO_COMPILE"
         )
 
-    def compile_one(request: ShaderRequest) -> bytes:
+    def compile_one(request: ShaderRequest) -> tuple[bytes, OSError | None]:
         spirv = compiler.compile_glsl(request.glsl, request.label)
-        if store is not None:
-            store.save(request.components(compiler.identity), spirv)
-        return spirv
+        return spirv, store.write(request.components(compiler.identity), spirv) if store is not None else None
 
     compiled: dict[str, bytes] = {}
     with ThreadPoolExecutor(min(len(missing), os.cpu_count() or 1), "vkdnn-glslang") as pool:
@@ -102,7 +100,9 @@ def _compile_missing(
         try:
             for future in as_completed(futures):
                 key = futures[future]
-                compiled[key] = future.result()
+                compiled[key], error = future.result()
+                if store is not None and error is not None:
+                    store.warn(error)
                 if progress is not None:
                     progress(len(compiled), len(missing), missing[key].label)
         except BaseException:

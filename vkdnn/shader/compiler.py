@@ -96,9 +96,14 @@ class Compiler:
                 ) from error
             except OSError as error:
                 raise CompileError(f"shader {label}: cannot run {self.path} ({error}); {_REMEDY}") from error
-            if done.returncode != 0 or not binary.exists():
-                said = (done.stdout + done.stderr).replace(str(text), label)
+            said = (done.stdout + done.stderr).replace(str(text), label)
+            if done.returncode != 0:
                 raise CompileError(_failure(label, source, said, done.returncode))
+            if not binary.exists():
+                raise CompileError(
+                    f"shader {label}: {self.path} ({self.version}) ended well but wrote no SPIR-V, and said "
+                    f"{said.strip()!r}; expected glslangValidator: {_REMEDY}"
+                )
             spirv = binary.read_bytes()
         return add_no_contraction(spirv, label)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 import tempfile
 import threading
 import warnings
@@ -20,6 +21,7 @@ from vkdnn.errors import StoreError
 
 FORMAT_VERSION = 1
 _MAGIC = b"vkdnn store entry\n"
+_PACKAGE = str(Path(__file__).parent.parent) + os.sep
 _DISABLED = {"1", "true", "yes", "on"}
 
 _lock = threading.Lock()
@@ -69,16 +71,25 @@ class ShaderStore:
 
         A folder that cannot be written gives one warning per process and folder, and False.
         """
+        error = self.write(components, payload)
+        if error is not None:
+            self.warn(error)
+        return error is None
+
+    def write(self, components: Mapping[str, str], payload: bytes) -> OSError | None:
+        """save() for a worker thread: gives the error instead of the warning, which is warn() of the calling thread."""
         path = self.path(components)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            if path.is_dir():
+                path.rmdir()  # an empty one makes place; another is reported
             _write_and_replace(path, _MAGIC + _header(components, payload) + b"\n" + payload)
         except OSError as error:
-            self._warn(error)
-            return False
-        return True
+            return error
+        return None
 
-    def _warn(self, error: OSError) -> None:
+    def warn(self, error: OSError) -> None:
+        """One warning per process and folder, attributed to the caller of vkdnn."""
         with _lock:
             if str(self.root) in _warned:
                 return
@@ -88,8 +99,16 @@ class ShaderStore:
             "are made again in the next process. Set VKDNN_CACHE_DIR to a folder that can be written, "
             "or VKDNN_CACHE_DISABLE=1",
             RuntimeWarning,
-            stacklevel=4,
+            stacklevel=_levels_of_vkdnn(),
         )
+
+
+def _levels_of_vkdnn() -> int:
+    """The stacklevel with which warn() points at the code that called vkdnn."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _component_hashes(components: Mapping[str, str]) -> list[list[str]]:
