@@ -1,14 +1,19 @@
 """Layers and models. They are made of vkdnn's array functions and hold no arrays themselves."""
 
 from vkdnn.nn.attention import FeatureMap, ReLULinearAttention
-from vkdnn.nn.layers import Embedding, LayerNorm, Linear, RMSNorm, RoPE, SwiGLU
+from vkdnn.nn.dropout import Dropout, dropout
+from vkdnn.nn.layers import Embedding, Linear, RoPE, SwiGLU
 from vkdnn.nn.losses import cross_entropy
+from vkdnn.nn.norms import BatchNorm, GroupNorm, LayerNorm, RMSNorm
 from vkdnn.nn.rapt import TRAIN_DEFAULTS, RAPTBlock, RAPTConfig, RAPTModel, TrainDefaults
 
 __all__ = [
     "TRAIN_DEFAULTS",
+    "BatchNorm",
+    "Dropout",
     "Embedding",
     "FeatureMap",
+    "GroupNorm",
     "LayerNorm",
     "Linear",
     "RAPTBlock",
@@ -20,4 +25,5 @@ __all__ = [
     "SwiGLU",
     "TrainDefaults",
     "cross_entropy",
+    "dropout",
 ]

@@ -10,7 +10,8 @@ from typing import Any
 
 from vkdnn.array import Array, asarray, full
 from vkdnn.errors import ArgumentError, ShapeError
-from vkdnn.nn.layers import LayerNorm, Linear, Params, RoPE
+from vkdnn.nn.layers import Linear, Params, RoPE
+from vkdnn.nn.norms import LayerNorm
 from vkdnn.ops.create import arange
 from vkdnn.ops.elementwise import relu, silu, sqrt, where
 from vkdnn.ops.normalize import rms_norm

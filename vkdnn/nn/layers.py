@@ -19,7 +19,6 @@ from vkdnn.errors import ArgumentError, ShapeError
 from vkdnn.ops.elementwise import cos, exp, log, negative, silu, sin, where
 from vkdnn.ops.index import take
 from vkdnn.ops.linear import matmul
-from vkdnn.ops.normalize import layer_norm, rms_norm
 from vkdnn.ops.shape import arange_along, flip
 from vkdnn.streams import Stream
 
@@ -70,49 +69,8 @@ class Embedding:
         return {"weight": stream.child("weight").uniform((self.vocab, self.width), -bound, bound)}
 
     def __call__(self, params: Params, tokens: Any) -> Array:
-        """Raises DtypeError unless tokens are int32 or uint32."""
+        """Raises DtypeError unless tokens are integers."""
         return take(params["weight"], tokens)
-
-
-@dataclass(frozen=True)
-class RMSNorm:
-    """x / sqrt(mean(x²) + eps) over the last axis, times weight [width], which starts at 1."""
-
-    width: int
-    eps: float = 1e-6
-
-    def init(self, stream: Stream) -> Params:
-        """{"weight": [width]}."""
-        return {"weight": np.ones(self.width, np.float32)}
-
-    def __call__(self, params: Params, x: Any) -> Array:
-        """x [..., width] float32 -> the same shape."""
-        return rms_norm(x, params["weight"], eps=self.eps)
-
-
-@dataclass(frozen=True)
-class LayerNorm:
-    """(x - mean) / sqrt(variance + eps) over the last axis (Ba et al. 2016), times weight [width], which starts
-    at 1, plus bias [width], which starts at 0.
-    """
-
-    width: int
-    eps: float = 1e-5
-    bias: bool = True
-
-    def init(self, stream: Stream) -> Params:
-        """{"weight": [width]} and with ``bias`` {"bias": [width]}."""
-        params: Params = {"weight": np.ones(self.width, np.float32)}
-        if self.bias:
-            params["bias"] = np.zeros(self.width, np.float32)
-        return params
-
-    def __call__(self, params: Params, x: Any) -> Array:
-        """x [..., width] float32 -> the same shape. Raises ShapeError for another last axis."""
-        x = asarray(x)
-        if not x.ndim or x.shape[-1] != self.width:
-            raise ShapeError(f"x: got shape {x.shape}, expected [..., {self.width}]")
-        return layer_norm(x, params["weight"], params["bias"] if self.bias else None, eps=self.eps)
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ from vkdnn.array import Array, array, asarray
 from vkdnn.device import Device, current_device
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError
 from vkdnn.nn.attention import ReLULinearAttention
-from vkdnn.nn.layers import Embedding, Linear, Params, RMSNorm, SwiGLU
+from vkdnn.nn.layers import Embedding, Linear, Params, SwiGLU
 from vkdnn.nn.losses import cross_entropy
+from vkdnn.nn.norms import RMSNorm
 from vkdnn.streams import Stream
 
 
