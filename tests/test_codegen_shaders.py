@@ -30,6 +30,19 @@ def argument(*shape, dtype=float32):
     return vk.Array(leaf(shape, dtype))
 
 
+def cumulations():
+    x = argument(3, 300)
+    first = vk.linear_recurrence(argument(2, 17000), argument(2, 17000))
+    return [vk.cumsum(x, axis=1), vk.cumprod(x), vk.cummax(argument(130, 4, dtype=int32), axis=0), first]
+
+
+def gathered_gradient():
+    index = argument(6, 9, dtype=int32)
+    pull = vk.vjp(lambda x: vk.take_along_axis(x, index, 1), X)[1]
+    counts = vk.scatter_add(argument(5, dtype=uint32), argument(9, dtype=int32), 1)
+    return [pull(argument(6, 9))[0], vk.scatter_add(X, argument(4, dtype=uint32), argument(4, 200)), counts]
+
+
 def embedding_gradient():
     table, index = argument(50, 8), argument(40, dtype=int32)
     return [vk.vjp(lambda t: vk.take(t, index), table)[1](argument(40, 8))[0]]
@@ -83,6 +96,9 @@ GRAPHS = {
     "half_softmax": lambda: [vk.softmax(HALF)],
     "positions": lambda: [vk.argmax(X, axis=1), vk.sum(argument(6, 200, dtype=int32), axis=1)],
     "scatter": embedding_gradient,
+    "gathered": gathered_gradient,
+    "cumulate": cumulations,
+    "sort": lambda: [*vk.top_k(argument(5, 100), 40), vk.argsort(argument(70, dtype=uint32))],
     "gradients": lambda: list(vk.grad(lambda x, w: vk.sum(vk.silu(vk.rms_norm(x) @ w)), (0, 1))(X, W)),
 }
 
@@ -141,6 +157,16 @@ def test_halves_and_integer_folds_are_rendered_as_recorded(golden):
 def test_scatter_stages_are_rendered_as_recorded(golden):
     for spec in specs("scatter"):
         golden(f"scatter_{spec.stage}.comp", without_library(render(spec, spec.schedules(TARGETS[0])[0], ())))
+
+
+def test_the_stages_of_other_ways_are_rendered_as_recorded(golden):
+    named = {f"scatter_{spec.stage}_rows": spec for spec in specs("gathered") if "batches" in spec.text()}
+    named |= {f"sort_{spec.stage}": spec for spec in specs("sort") if spec.template == "sort.comp.j2"}
+    cumulated = [spec for spec in specs("cumulate") if spec.form in ("add", "recurrence")]
+    named |= {f"cumulate_{spec.form}_{spec.stage}": spec for spec in cumulated}
+    assert len(named) == 8
+    for name, spec in named.items():
+        golden(f"{name}.comp", without_library(render(spec, spec.schedules(TARGETS[0])[0], ())))
 
 
 def test_a_defined_function_is_printed_as_recorded(golden):

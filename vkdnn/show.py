@@ -158,6 +158,8 @@ _EXAMPLES = (
     _by_rows("log_softmax", "vk.log_softmax(x)", vk.log_softmax),
     _by_rows("logsumexp", "vk.logsumexp(x)", vk.logsumexp),
     _by_rows("sum", "vk.sum(x, axis=-1)", lambda x: vk.sum(x, axis=-1)),
+    _by_rows("cumsum", "vk.cumsum(x, axis=-1)", lambda x: vk.cumsum(x, axis=-1)),
+    _by_rows("argsort", "vk.argsort(x)", vk.argsort),
     _by_rows("rms_norm", "vk.rms_norm(x, weight)", vk.rms_norm, ("weight",)),
     _by_rows("layer_norm", "vk.layer_norm(x, weight, bias)", vk.layer_norm, ("weight", "bias")),
     Example("cross_entropy", "loss and gradient of logits", ("rows", "classes"), (64, 256), _cross_entropy),

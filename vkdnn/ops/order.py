@@ -127,7 +127,8 @@ def sort(x: Any, axis: int = -1, descending: bool = False) -> Array:
     [1.0, 2.0, 3.0]
     """
     x = asarray(x)
-    return take_along_axis(x, argsort(x, axis, descending), axis) if x.size else x
+    axis = normalize_axis("sort", axis, x.ndim)
+    return take_along_axis(x, _positions(x, axis, x.shape[axis], descending), axis) if x.size else x
 
 
 def argsort(x: Any, axis: int = -1, descending: bool = False) -> Array:
@@ -264,9 +265,7 @@ def _updates(name: str, x: Array, updates: Any, shape: Shape) -> Array:
         if (updates.dtype.category in "iu" and x.dtype is not bool_) or updates.dtype.category == x.dtype.category:
             updates = updates.astype(x.dtype)  # host numbers adapt, as in arithmetic
     if updates.dtype is not x.dtype:
-        raise DtypeError(
-            f"{name}: updates are {updates.dtype}, expected {x.dtype}, the dtype of x (convert with .astype)"
-        )
+        raise DtypeError(f"{name}: updates: got {updates.dtype}, expected {x.dtype} as x (convert with .astype)")
     if build.broadcast_shapes(name, updates.shape, shape) != shape:
         raise ShapeError(f"{name}: updates: got shape {updates.shape}, expected one that broadcasts to {shape}")
     return Array(build.broadcast_to(updates.node, shape), updates._device)
