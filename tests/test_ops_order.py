@@ -86,6 +86,37 @@ def test_scattering_along_an_axis(both):
     assert bits_equal(one, found[3]).all() and bits_equal(rows, found[4]).all()
 
 
+def test_putting_along_an_axis(both):
+    rng = np.random.default_rng(5)
+    x, values = rng.standard_normal((3, 40, 2)).astype(np.float32), rng.standard_normal((3, 9, 2)).astype(np.float32)
+    index = rng.integers(0, 40, (3, 9, 1)).astype(np.int32)
+    index[:, 4:6] = index[:, :2]  # the last of several wins
+
+    def run(x, index, values):
+        one = vk.put_along_axis(x, vk.argmax(x, axis=1, keepdims=True), -9.0, axis=1)
+        return [vk.put_along_axis(x, index, values, axis=1), vk.put_along_axis(x[:, 0], [[1]], [[2.0]]), one]
+
+    found = both(run, x, index, values)
+    wide, ends, tops = np.broadcast_to(index, values.shape), x[:, 0].copy(), x.copy()
+    put = x.copy()
+    for at in np.ndindex(values.shape):
+        put[at[0], wide[at], at[2]] = values[at]
+    ends[:, 1] = 2
+    np.put_along_axis(tops, np.argmax(x, axis=1)[:, None], -9, 1)
+    for want, got in zip((put, ends, tops), found, strict=True):
+        assert bits_equal(want, got).all()
+
+    def truth(x, values):
+        out = x.copy()
+        for j in range(4):
+            np.put_along_axis(out, chosen[:, j : j + 1], values[:, j : j + 1], 1)
+        return out
+
+    chosen = rng.integers(0, 3, (2, 4))
+    operands = rng.standard_normal((2, 5)), rng.standard_normal((2, 4))
+    check_gradient(lambda x, v: vk.put_along_axis(x, chosen, v), truth, *operands, both=both)
+
+
 def test_indices_on_a_device_are_clamped(both):
     x, index = np.zeros(3, np.float32), np.array([-5, 1, 9, 2], np.int32)
     added, put, unsigned, counts = both(
@@ -142,13 +173,14 @@ def test_nothing_at_all(both):
             *vk.top_k(empty, 1, axis=0),
             vk.scatter_add(vk.zeros((2, 3)), index, vk.zeros((0, 3))),
             vk.scatter(vk.zeros((2, 3)), [], vk.zeros((0, 3))),
+            vk.put_along_axis(vk.zeros((2, 3)), vk.array(np.zeros((2, 0), np.int32)), 1.0),
             vk.bincount(index, 2),
             vk.bincount(index, 0),
             vk.scatter_add(empty, vk.array([0]), vk.zeros((1, 0))),
         ]
 
     found = both(run, np.zeros((3, 0), np.float32), np.zeros(0, np.int32))
-    shapes = [(3, 0)] * 6 + [(3, 0), (1, 0), (1, 0), (2, 3), (2, 3), (2,), (0,), (3, 0)]
+    shapes = [(3, 0)] * 6 + [(3, 0), (1, 0), (1, 0), (2, 3), (2, 3), (2, 3), (2,), (0,), (3, 0)]
     assert [a.shape for a in found] == shapes
     assert not any(a.any() for a in found)
     for function in (vk.cumsum, lambda x: vk.take_along_axis(x, vk.array(np.zeros((3, 0), np.int32)), 1)):
@@ -192,6 +224,10 @@ def test_constants_need_no_data():
         (lambda x: vk.scatter(x, [0], vk.zeros(4)), r"scatter: shapes \(4,\) and \(1, 3\) do not broadcast"),
         (lambda x: vk.scatter_add(x > 0, [0], True), "scatter_add: x: got bool"),
         (lambda x: vk.scatter_add(vk.zeros((0, 3)), vk.array([0]), 1.0), "axis 0 of x has length 0"),
+        (lambda x: vk.put_along_axis(x, [[3], [0]], 1.0), "put_along_axis: indices: found 0 to 3, expected 0 to 2"),
+        (lambda x: vk.put_along_axis(x, [0], 1.0), r"put_along_axis: indices: got shape \(1,\), expected the axes"),
+        (lambda x: vk.put_along_axis(x, [[0]] * 3, 1.0), r"shapes \(3, 1\) and \(2, 1\) do not broadcast"),
+        (lambda x: vk.put_along_axis(x, [[0]], vk.array([1])), "put_along_axis: values: got int32"),
         (lambda x: vk.bincount([0], -1), "bincount: length: got -1"),
         (lambda x: vk.bincount([0], 1.0), "bincount: length: got 1.0"),
         (lambda x: vk.bincount([3], 2), "indices: found 3 to 3, expected 0 to 1"),

@@ -229,6 +229,10 @@ class Segments:
         (out,) = _stage("sum", s, tuple(args), (s.batches * s.rows, s.width), dtype=source.dtype)
         return build.reshape(out, (s.batches, s.rows, s.width))
 
+    def last(self) -> tuple[Node, Node]:
+        """For each table row [batches * rows]: whether it has source rows, and the last one's position in its batch."""
+        return self.total > 0, build.take(self.order, self.start + self.total - 1)
+
 
 def segments(index: Node, rows: int, width: int) -> Segments:
     """The source rows [batches, count] by table row; numbers outside count as the first or last. Nothing is empty."""
@@ -282,10 +286,31 @@ def scatter_along_node(index: Node, source: Node, table_shape: Shape, axis: int)
     """
     if source.size == 0 or math.prod(table_shape) == 0:
         return build.full(table_shape, 0, source.dtype)
-    others = tuple(a for a in range(index.ndim) if a != axis)
-    lengths = tuple(index.shape[a] for a in others)
-    batches, count, rows = math.prod(lengths), index.shape[axis], table_shape[axis]
-    rowwise = [build.reshape(build.permute(x, (*others, axis)), (batches, count)) for x in (index, source)]
-    out = segments(rowwise[0], rows, 1).sums(build.reshape(rowwise[1], (batches, count, 1)))
-    back = sorted(range(index.ndim), key=[*others, axis].__getitem__)
-    return build.permute(build.reshape(out, (*lengths, rows)), tuple(back))
+    batched = _batched(index, axis)
+    out = segments(batched, table_shape[axis], 1).sums(_batched(source, axis))
+    return _unbatched(out, table_shape, axis)
+
+
+def put_along_node(table: Node, index: Node, source: Node, axis: int) -> Node:
+    """table with out[.., index[.., i, ..], ..] = source[.., i, ..] along one axis, the last i of several; index and
+    source of one shape.
+    """
+    if source.size == 0 or table.size == 0:
+        return table
+    written, position = segments(_batched(index, axis), table.shape[axis], 1).last()
+    values = _batched(source, axis)
+    chosen = build.gather(values, build.reshape(position, (values.shape[0], -1)), 1)
+    return build.apply("where", _unbatched(written, table.shape, axis), _unbatched(chosen, table.shape, axis), table)
+
+
+def _batched(x: Node, axis: int) -> Node:
+    """x as [batches, length of the axis]."""
+    others = tuple(a for a in range(x.ndim) if a != axis)
+    return build.reshape(build.permute(x, (*others, axis)), (-1, x.shape[axis]))
+
+
+def _unbatched(x: Node, shape: Shape, axis: int) -> Node:
+    """The inverse of _batched(), for a result of this shape."""
+    others = [a for a in range(len(shape)) if a != axis]
+    back = sorted(range(len(shape)), key=[*others, axis].__getitem__)
+    return build.permute(build.reshape(x, tuple(shape[a] for a in (*others, axis))), tuple(back))

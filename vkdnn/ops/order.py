@@ -16,7 +16,7 @@ from vkdnn.ir import build
 from vkdnn.ir.arguments import integer, normalize_axis
 from vkdnn.ir.node import Node, Shape
 from vkdnn.kernels import cumulate
-from vkdnn.kernels.scatter import scatter_add_node, segments
+from vkdnn.kernels.scatter import put_along_node, scatter_add_node, segments
 from vkdnn.kernels.sort import sort_along
 from vkdnn.ops.index import index_array, take_along_axis
 from vkdnn.ops.shape import flip
@@ -63,7 +63,7 @@ def linear_recurrence(a: Any, b: Any, axis: int = -1, reverse: bool = False, ini
     a, b: float32, broadcast to the result's shape; ``initial``, the state before the first element, has that shape
     without the axis (default: s_0 = b_0); ``reverse`` runs from the end: s_i = a_i s_(i+1) + b_i. Inside blocks of 128
     elements in sequence, product rounded, then sum; the state before a block comes from the blocks' own recurrences by
-    the same rule, so its error does not grow with the length. There, a state of 0 gives 0 even if the product of a
+    the same rule, so rounding errors of far blocks do not pile up. There, a state of 0 gives 0 even if the product of a
     block's a overflows. Differentiable in all arguments. Raises ShapeError and DtypeError for what does not fit.
 
     >>> import vkdnn as vk
@@ -214,10 +214,33 @@ def scatter(x: Any, indices: Any, updates: Any, axis: int = 0) -> Array:
     rows, rest = given.table.shape[0], given.table.shape[1:]
     count = given.index.size
     found = segments(build.reshape(given.index, (1, count)), rows, math.prod(rest))
-    last = build.take(found.order, found.start + found.total - 1)
+    written, last = found.last()
     chosen = build.take(build.reshape(given.source, (count, *rest)), last)
-    written = build.broadcast_to(build.reshape(found.total > 0, (rows, *(1 for _ in rest))), given.table.shape)
+    written = build.broadcast_to(build.reshape(written, (rows, *(1 for _ in rest))), given.table.shape)
     return given.result(build.apply("where", written, chosen, given.table))
+
+
+def put_along_axis(x: Any, indices: Any, values: Any, axis: int = -1) -> Array:
+    """x with ``values`` put at ``indices`` along an axis, as a new array: the counterpart of vk.take_along_axis.
+
+    x: any dtype; indices has x's axes, its lengths outside of ``axis`` broadcast to x's; values: of x's dtype,
+    broadcast to that shape. Of several values of one place the last wins. Indices and gradients as in scatter().
+
+    >>> import vkdnn as vk
+    >>> vk.put_along_axis(vk.zeros((2, 3)), [[0], [2]], 1.0).numpy().tolist()
+    [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
+    """
+    x = asarray(x, [indices, values])
+    axis = normalize_axis("put_along_axis", axis, x.ndim)
+    at = index_array("put_along_axis", indices, x.shape[axis], axis, [x, values])
+    shape = tuple(at.shape[axis] if a == axis else n for a, n in enumerate(x.shape)) if at.ndim == x.ndim else ()
+    if at.ndim != x.ndim or build.broadcast_shapes("put_along_axis", at.shape, shape) != shape:
+        raise ShapeError(
+            f"put_along_axis: indices: got shape {at.shape}, expected the axes of x, of shape {x.shape}, or of length 1"
+        )
+    source = _updates("put_along_axis", x, values, shape, "values")
+    device = common_device("put_along_axis", [x, at, source])
+    return Array(put_along_node(x.node, build.broadcast_to(at.node, shape), source.node, axis), device)
 
 
 def bincount(indices: Any, length: int) -> Array:
@@ -259,15 +282,15 @@ class _Scattered:
         return Array(build.permute(table, order), self.device)
 
 
-def _updates(name: str, x: Array, updates: Any, shape: Shape) -> Array:
+def _updates(name: str, x: Array, updates: Any, shape: Shape, argument: str = "updates") -> Array:
     if not isinstance(updates, Array):
         updates = asarray(updates, [x])
         if (updates.dtype.category in "iu" and x.dtype is not bool_) or updates.dtype.category == x.dtype.category:
             updates = updates.astype(x.dtype)  # host numbers adapt, as in arithmetic
     if updates.dtype is not x.dtype:
-        raise DtypeError(f"{name}: updates: got {updates.dtype}, expected {x.dtype} as x (convert with .astype)")
+        raise DtypeError(f"{name}: {argument}: got {updates.dtype}, expected {x.dtype} as x (convert with .astype)")
     if build.broadcast_shapes(name, updates.shape, shape) != shape:
-        raise ShapeError(f"{name}: updates: got shape {updates.shape}, expected one that broadcasts to {shape}")
+        raise ShapeError(f"{name}: {argument}: got shape {updates.shape}, expected one that broadcasts to {shape}")
     return Array(build.broadcast_to(updates.node, shape), updates._device)
 
 
@@ -279,6 +302,7 @@ __all__ = [
     "cumprod",
     "cumsum",
     "linear_recurrence",
+    "put_along_axis",
     "scatter",
     "scatter_add",
     "sort",
