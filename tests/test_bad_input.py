@@ -88,6 +88,13 @@ REDUCTIONS = [
     (lambda: vk.log_softmax(X, axis="q"), ArgumentError, "log_softmax: axis: got 'q'"),
     (lambda: vk.max(vk.zeros((0, 3)), axis=0), ShapeError, "max: no elements along axes"),
     (lambda: vk.layer_norm(X, eps=0), ArgumentError, "eps: got 0"),
+    (lambda: vk.layer_norm(X, vk.zeros(2)), ShapeError, r"weight: shapes \(2,\) and \(2, 3\) do not broadcast"),
+    (lambda: vk.layer_norm(X, bias=vk.zeros((4, 2, 3))), ShapeError, r"bias: got shape \(4, 2, 3\), expected one"),
+    (lambda: vk.sum("a"), DtypeError, "sum: x: got 'a'"),
+    (lambda: vk.mean(RAGGED), ArgumentError, "mean: x: got nested lists"),
+    (lambda: vk.argmax(None), DtypeError, "argmax: x: got None"),
+    (lambda: vk.softmax("a"), DtypeError, "softmax: x: got 'a'"),
+    (lambda: vk.rms_norm(X, "a"), DtypeError, "weight: got 'a'"),
     (lambda: vk.rms_norm(X, eps="a"), ArgumentError, "eps: got 'a'"),
 ]
 
@@ -102,6 +109,8 @@ def test_what_numpy_takes_is_taken():
     assert vk.zeros(np.int64(3)).shape == vk.zeros([np.int32(3)]).shape == (3,)
     assert vk.array([1.0], device="cpu").device is vk.device("cpu")
     assert vk.sum(X, axis=np.int64(0)).shape == vk.sum(X, axis=[0]).shape == (3,)
+    with vk.device(0):  # data goes where x is
+        assert (vk.layer_norm(X, np.ones(3), np.ones(3)) @ np.ones((3, 2)) + [1.0, 2.0]).device is vk.device("cpu")
     assert vk.array([X[0], X[1]]).shape == (2, 3)  # read and copied, outside a traced function
 
 

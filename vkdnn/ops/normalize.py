@@ -21,7 +21,7 @@ def logsumexp(x: Any, axis: Axes = -1, keepdims: bool = False) -> Array:
     """log(sum(exp(x))) over axes, without overflow: the maximum is taken out first. -inf where all are -inf or over
     no elements; NaN where any is.
     """
-    x = asarray(x)
+    x = asarray(x, name="logsumexp: x")
     data = wide(x)
     axes = build.normalize_axes("logsumexp", axis, x.ndim)
     kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
@@ -41,7 +41,7 @@ def softmax(x: Any, axis: Axes = -1) -> Array:
     >>> vk.softmax(vk.array([0.0, 0.0])).numpy().tolist()
     [0.5, 0.5]
     """
-    x = asarray(x)
+    x = asarray(x, name="softmax: x")
     axes = build.normalize_axes("softmax", axis, x.ndim)
     if 0 in x.shape:
         return x if x.dtype.category == "f" else wide(x)
@@ -52,7 +52,7 @@ def softmax(x: Any, axis: Axes = -1) -> Array:
 
 def log_softmax(x: Any, axis: Axes = -1) -> Array:
     """x - logsumexp(x) over axes."""
-    x = asarray(x)
+    x = asarray(x, name="log_softmax: x")
     axes = build.normalize_axes("log_softmax", axis, x.ndim)
     if 0 in x.shape:
         return x if x.dtype.category == "f" else wide(x)
@@ -67,7 +67,7 @@ def rms_norm(x: Any, weight: Any = None, axis: Axes = -1, eps: float = 1e-6) -> 
     Raises ArgumentError unless eps is finite and positive.
     """
     check_eps(eps)
-    x = asarray(x)
+    x = asarray(x, name="rms_norm: x")
     data, axis = wide(x), build.normalize_axes("rms_norm", axis, x.ndim)
     return _scaled(data * rsqrt(mean(data * data, axis, keepdims=True) + eps), weight, None, x)
 
@@ -79,7 +79,7 @@ def layer_norm(x: Any, weight: Any = None, bias: Any = None, axis: Axes = -1, ep
     finite and positive.
     """
     check_eps(eps)
-    x = asarray(x)
+    x = asarray(x, name="layer_norm: x")
     axes = build.normalize_axes("layer_norm", axis, x.ndim)
     return _scaled(_standardised(wide(x), axes, eps), weight, bias, x)
 
@@ -90,7 +90,7 @@ def l2_norm(x: Any, axis: Axes = -1, eps: float = 1e-12) -> Array:
     Raises ArgumentError unless eps is finite and positive.
     """
     check_eps(eps)
-    x = asarray(x)
+    x = asarray(x, name="l2_norm: x")
     data, axis = wide(x), build.normalize_axes("l2_norm", axis, x.ndim)
     return narrow(data / maximum(norm(data, 2, axis, keepdims=True), eps), x)
 
@@ -102,7 +102,7 @@ def group_norm(x: Any, groups: int, weight: Any = None, bias: Any = None, eps: f
     fit, and ArgumentError unless eps is finite and positive.
     """
     check_eps(eps)
-    x = asarray(x)
+    x = asarray(x, name="group_norm: x")
     if x.ndim < 2:
         raise ShapeError(f"x: got shape {x.shape}, expected [N, C, ...]")
     if isinstance(groups, bool) or not isinstance(groups, (int, np.integer)) or groups < 1 or x.shape[1] % groups:
@@ -137,7 +137,7 @@ def batch_norm(
     [0.20000000298023224]
     """
     check_eps(eps)
-    x = asarray(x)
+    x = asarray(x, name="batch_norm: x")
     if x.ndim < 2:
         raise ShapeError(f"x: got shape {x.shape}, expected [N, C, ...]")
     if not (isinstance(momentum, (int, float)) and 0 <= momentum <= 1):
@@ -170,19 +170,25 @@ def _standardised(data: Array, axis: Axes, eps: float) -> Array:
 def _scaled(result: Array, weight: Any, bias: Any, x: Array) -> Array:
     """result times weight plus bias, rounded to the dtype of the data."""
     if weight is not None:
-        result = result * wide(weight)
+        result = result * _beside("weight", weight, x)
     if bias is not None:
-        result = result + wide(bias)
-    if result.shape != x.shape:
-        raise ShapeError(f"weight, bias: {result.shape} after broadcasting, expected the shape of x, {x.shape}")
+        result = result + _beside("bias", bias, x)
     return narrow(result, x)
+
+
+def _beside(name: str, value: Any, x: Array) -> Array:
+    """A weight or bias in float32 where x lives. Raises ShapeError unless it broadcasts to the shape of x."""
+    value = wide(asarray(value, [x], name))
+    if build.broadcast_shapes(name, value.shape, x.shape) != x.shape:
+        raise ShapeError(f"{name}: got shape {value.shape}, expected one that broadcasts to {x.shape}, the shape of x")
+    return value
 
 
 def _channels(name: str, value: Any, x: Array) -> Array | None:
     """A vector of one value a channel, ready to broadcast against [N, C, ...]."""
     if value is None:
         return None
-    value = wide(asarray(value, [x]))
+    value = wide(asarray(value, [x], name))
     if value.shape != (x.shape[1],):
         raise ShapeError(f"{name}: got shape {value.shape}, expected ({x.shape[1]},), one value a channel")
     return value.reshape(x.shape[1], *(1,) * (x.ndim - 2))

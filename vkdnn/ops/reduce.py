@@ -42,9 +42,9 @@ def _fold(name: str, op: str, x: Array, axis: Axes, keepdims: bool) -> Array:
     return narrow(Array(node, x._device), x)
 
 
-def _number(x: Any) -> Array:
+def _number(name: str, x: Any) -> Array:
     """x, with bools as int32."""
-    x = asarray(x)
+    x = asarray(x, name=f"{name}: x")
     return Array(build.cast(x.node, int32), x._device) if x.dtype is bool_ else x
 
 
@@ -59,7 +59,7 @@ def sum(x: Any, axis: Axes = None, keepdims: bool = False) -> Array:
     >>> vk.sum(vk.array([[1.0, 2.0], [3.0, 4.0]]), axis=0).numpy().tolist()
     [4.0, 6.0]
     """
-    return _fold("sum", "add", _number(x), axis, keepdims)
+    return _fold("sum", "add", _number("sum", x), axis, keepdims)
 
 
 def prod(x: Any, axis: Axes = None, keepdims: bool = False) -> Array:
@@ -71,7 +71,7 @@ def prod(x: Any, axis: Axes = None, keepdims: bool = False) -> Array:
     >>> vk.prod(vk.array([2, 3, 4])).item()
     24
     """
-    return _fold("prod", "mul", _number(x), axis, keepdims)
+    return _fold("prod", "mul", _number("prod", x), axis, keepdims)
 
 
 def max(x: Any, axis: Axes = None, keepdims: bool = False) -> Array:
@@ -90,8 +90,8 @@ def min(x: Any, axis: Axes = None, keepdims: bool = False) -> Array:
 
 
 def _extreme(name: str, op: str, x: Any, axis: Axes, keepdims: bool) -> Array:
-    x = asarray(x)
-    result = _fold(name, op, _number(x), axis, keepdims)
+    x = asarray(x, name=f"{name}: x")
+    result = _fold(name, op, _number(name, x), axis, keepdims)
     return Array(build.cast(result.node, bool_), x._device) if x.dtype is bool_ else result
 
 
@@ -106,7 +106,7 @@ def all(x: Any, axis: Axes = None, keepdims: bool = False) -> Array:
 
 
 def _truth(name: str, op: str, x: Any, axis: Axes, keepdims: bool) -> Array:
-    x = asarray(x)
+    x = asarray(x, name=f"{name}: x")
     truth = build.cast(build.cast(x.node, bool_), int32)
     axes = build.normalize_axes(name, axis, x.ndim)
     if op == "add" and math.prod(x.shape[a] for a in axes):
@@ -132,12 +132,12 @@ def argmin(x: Any, axis: int | None = None, keepdims: bool = False) -> Array:
 
 
 def _position(name: str, extreme: Any, x: Any, axis: int | None, keepdims: bool) -> Array:
-    x = asarray(x)
+    x = asarray(x, name=f"{name}: x")
     flat = x.reshape(x.size) if axis is None else x
     at = 0 if axis is None else build.normalize_axis(name, axis, x.ndim)
     if flat.shape[at] == 0 and 0 not in flat.shape[:at] + flat.shape[at + 1 :]:
         raise ShapeError(f"{name}: axis {at} of shape {flat.shape} has no elements, and no elements have no {name}")
-    values = _number(flat)
+    values = _number(name, flat)
     top = extreme(values, at, keepdims=True)
     hit = values == top
     if x.dtype.category == "f":
@@ -154,7 +154,7 @@ def _position(name: str, extreme: Any, x: Any, axis: int | None, keepdims: bool)
 
 def mean(x: Any, axis: Axes = None, keepdims: bool = False) -> Array:
     """Sum over axes divided by the count; NaN over no elements. Integers and bools give float32."""
-    x = asarray(x)
+    x = asarray(x, name="mean: x")
     axes = build.normalize_axes("mean", axis, x.ndim)
     return narrow(sum(wide(x), axes, keepdims) / float(_count(x, axes)), x)
 
@@ -164,7 +164,7 @@ def var(x: Any, axis: Axes = None, keepdims: bool = False, correction: float = 0
 
     ``correction`` 1 is Bessel's. NaN where count - correction is not positive.
     """
-    x = asarray(x)
+    x = asarray(x, name="var: x")
     return narrow(_var("var", x, axis, keepdims, correction), x)
 
 
@@ -179,7 +179,7 @@ def _var(name: str, x: Array, axis: Axes, keepdims: bool, correction: float) -> 
 
 def std(x: Any, axis: Axes = None, keepdims: bool = False, correction: float = 0) -> Array:
     """Square root of var(); the gradient where it is 0 is 0."""
-    x = asarray(x)
+    x = asarray(x, name="std: x")
     return narrow(_root(_var("std", x, axis, keepdims, correction)), x)
 
 
@@ -195,7 +195,7 @@ def norm(x: Any, ord: float = 2, axis: Axes = None, keepdims: bool = False) -> A
 
     Raises ArgumentError for an ``ord`` that is no number.
     """
-    x = asarray(x)
+    x = asarray(x, name="norm: x")
     if isinstance(ord, bool) or not isinstance(ord, (int, float)) or math.isnan(ord):
         raise ArgumentError(f"ord: got {ord!r}, expected a number, inf or -inf")
     size, axis = abs(wide(x)), build.normalize_axes("norm", axis, x.ndim)
