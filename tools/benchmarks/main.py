@@ -1,0 +1,121 @@
+"""The command line of tools/bench."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.work import SCALES, has
+
+if has("torch"):
+    import torch  # noqa: F401  (before Vulkan is opened: the other way round fails on some drivers)
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+import vkdnn as vk
+from benchmarks import report
+from benchmarks.cases import CASES
+from benchmarks.facts import FACTS
+from benchmarks.measure import Limits
+from benchmarks.run import run
+from benchmarks.work import Setup
+from vkdnn.errors import VkdnnError
+
+PIPE_WIDTH = 180
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status: 0, 1 if something failed, 2 for bad options."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    cases, facts = _matching(CASES, options.only), _matching(FACTS, options.only)
+    if options.list:
+        print("\n".join([*cases, *facts]))
+        return 0
+    if not cases and not facts:
+        parser.error(f"--only: {', '.join(options.only)} matches nothing; --list names what there is")
+    if options.png and not has("matplotlib"):
+        parser.error("--png: matplotlib is not installed; install it or leave --png out")
+    for path in (options.json, options.png):
+        if path and str(path) != "-" and not path.absolute().parent.is_dir():
+            parser.error(f"{path}: its folder does not exist; make it first")
+    scale = next(s for s in SCALES if s == "default" or getattr(options, s))
+    try:
+        device = vk.device(options.device)
+    except VkdnnError as error:
+        parser.error(f"--device: {error}")
+    limits = Limits(2, 1.0, 0.001) if scale == "quick" else Limits(options.turns, options.seconds, 0.02)
+    record = _with_progress(Setup(device, scale), limits, cases, facts)
+    _tell(record, options)
+    return int(any("error" in row for row in [*record["cases"], *record["facts"]]))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tools/bench",
+        description="Measures vkdnn on this machine: each figure beside its peer and the roofline.",
+        epilog="docs/performance.md says what the columns mean.",
+    )
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", action="store_true", help="tiny sizes: shows that everything runs, no figures")
+    size.add_argument("--large", action="store_true", help="sizes for a graphics card (8 GB of memory)")
+    parser.add_argument("--only", action="append", default=[], metavar="PATTERN", help="part of a name; repeatable")
+    parser.add_argument("--list", action="store_true", help="names of the cases and facts, and nothing else")
+    parser.add_argument("--device", "-d", help="index, kind, part of a name, or cpu (default: VKDNN_DEVICE, the best)")
+    parser.add_argument("--turns", type=_positive, default=9, help="measured runs of each case (default 9)")
+    parser.add_argument("--seconds", type=_positive, default=20, help="after which a case stops (default 20)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the record; - is stdout, all else on stderr")
+    parser.add_argument("--markdown", action="store_true", help="print the tables in Markdown")
+    parser.add_argument("--png", type=Path, metavar="FILE", help="draw ratios and roofline (needs matplotlib)")
+    return parser
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a whole number, 1 or more")
+    return int(text)
+
+
+def _matching(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
+    def fits(name: str, pattern: str) -> bool:
+        return fnmatch.fnmatchcase(name, pattern if set("*?[") & set(pattern) else f"*{pattern}*")
+
+    return [name for name in names if not patterns or any(fits(name, p) for p in patterns)]
+
+
+def _with_progress(setup: Setup, limits: Limits, cases: list[str], facts: list[str]) -> dict[str, Any]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=len(cases) + len(facts) + 1 + bool(cases))
+        begun = [0]
+
+        def begin(name: str) -> None:
+            bar.update(task, description=f"{name:<22}", completed=begun[0])
+            begun[0] += 1
+
+        return run(setup, limits, cases, facts, begin)
+
+
+def _tell(record: dict[str, Any], options: argparse.Namespace) -> None:
+    to_stdout = str(options.json) == "-"
+    if options.json:
+        text = json.dumps(record, indent=2) + "\n"
+        if to_stdout:
+            sys.stdout.write(text)
+        else:
+            options.json.write_text(text)
+    if options.png:
+        report.picture(record, options.png)
+    if options.markdown:
+        print(report.markdown(record), end="", file=sys.stderr if to_stdout else sys.stdout)
+    else:
+        console = Console(stderr=to_stdout)
+        if not console.is_terminal:
+            console.width = PIPE_WIDTH
+        report.print_tables(record, console)
