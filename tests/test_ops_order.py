@@ -230,7 +230,7 @@ def test_constants_need_no_data():
         (lambda x: vk.put_along_axis(x, [[0]], vk.array([1])), "put_along_axis: values: got int32"),
         (lambda x: vk.bincount([0], -1), "bincount: length: got -1"),
         (lambda x: vk.bincount([0], 1.0), "bincount: length: got 1.0"),
-        (lambda x: vk.bincount([3], 2), "indices: found 3 to 3, expected 0 to 1"),
+        (lambda x: vk.bincount([3], 2), "bincount: indices: found 3 to 3, expected 0 to 1"),
     ],
 )
 def test_errors_name_the_argument(call, message):

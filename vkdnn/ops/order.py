@@ -256,7 +256,7 @@ def bincount(indices: Any, length: int) -> Array:
     length = integer("bincount: length", length, "an int of 0 or more")
     if length < 0:
         raise ArgumentError(f"bincount: length: got {length}, expected an int of 0 or more")
-    return scatter_add(zeros(length, int32), indices, 1)
+    return scatter_add(zeros(length, int32), index_array("bincount", indices, length, 0, []), 1)
 
 
 class _Scattered:
