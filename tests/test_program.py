@@ -1,5 +1,7 @@
 """Programs: one recording for a signature, replayed; memory reused; the same on every device."""
 
+import gc
+
 import numpy as np
 import pytest
 
@@ -98,3 +100,20 @@ def test_a_function_of_its_own_result_is_recorded_twice_and_replayed(device):
     assert np.array_equal(found, want)
     assert set(recordings[15]) == set(recordings[-1])
     assert np.array_equal([x.numpy() for x in kept], [want[i] for i in (3, 4, 8)])  # what is held on to keeps its value
+
+
+def test_a_result_that_was_dropped_is_gone_at_once(device, monkeypatch):
+    """Without the collector's help: a result that still lived would be read back before the next replay."""
+    double = vk.jit(lambda x: {"y": [x * 2]})
+    with device:
+        x = vk.array(np.ones(3))
+        double(x)
+    detached = []
+    monkeypatch.setattr(Storage, "detach", lambda self: detached.append(self))
+    gc.disable()
+    try:
+        double(x)
+        double(x)
+    finally:
+        gc.enable()
+    assert not detached

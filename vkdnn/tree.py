@@ -20,38 +20,38 @@ def flatten(tree: Any) -> tuple[list[Any], Structure]:
     [1, 0, 2]
     """
     leaves: list[Any] = []
+    return leaves, _visit(tree, leaves)
 
-    def visit(node: Any) -> Structure:
-        if isinstance(node, dict):
-            keys = sorted_keys(node)
-            return ("dict", keys, tuple(visit(node[k]) for k in keys))
-        if isinstance(node, (list, tuple)):
-            kind: Any = type(node) if isinstance(node, tuple) else list
-            return (kind, len(node), tuple(visit(child) for child in node))
-        if node is None:
-            return ("none", 0, ())
-        leaves.append(node)
-        return None
 
-    return leaves, visit(tree)
+def _visit(node: Any, leaves: list[Any]) -> Structure:
+    # A function inside flatten() that calls itself would be a cycle, and keep the leaves until the collector comes.
+    if isinstance(node, dict):
+        keys = sorted_keys(node)
+        return ("dict", keys, tuple(_visit(node[k], leaves) for k in keys))
+    if isinstance(node, (list, tuple)):
+        kind: Any = type(node) if isinstance(node, tuple) else list
+        return (kind, len(node), tuple(_visit(child, leaves) for child in node))
+    if node is None:
+        return ("none", 0, ())
+    leaves.append(node)
+    return None
 
 
 def unflatten(structure: Structure, leaves: list[Any]) -> Any:
     """The tree of this structure with these leaves."""
-    rest: Iterator[Any] = iter(leaves)
+    return _build(structure, iter(leaves))
 
-    def build(part: Structure) -> Any:
-        if part is None:
-            return next(rest)
-        kind, keys, children = part
-        values = [build(child) for child in children]
-        if kind == "none":
-            return None
-        if kind == "dict":
-            return dict(zip(keys, values, strict=True))
-        return kind(*values) if hasattr(kind, "_fields") else kind(values)
 
-    return build(structure)
+def _build(part: Structure, rest: Iterator[Any]) -> Any:
+    if part is None:
+        return next(rest)
+    kind, keys, children = part
+    values = [_build(child, rest) for child in children]
+    if kind == "none":
+        return None
+    if kind == "dict":
+        return dict(zip(keys, values, strict=True))
+    return kind(*values) if hasattr(kind, "_fields") else kind(values)
 
 
 def sorted_keys(tree: dict[Any, Any]) -> tuple[Any, ...]:
