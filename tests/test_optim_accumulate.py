@@ -5,7 +5,7 @@ import pytest
 
 import vkdnn as vk
 from vkdnn.errors import ArgumentError
-from vkdnn.optim import SGD, accumulated
+from vkdnn.optim import SGD, Accumulation, accumulated
 
 
 def normal(seed, *shape):
@@ -79,9 +79,30 @@ def test_an_accumulated_step_is_one_submission():
             assert device.opened.submissions == before + 1
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("device", ["cpu", None])
+def test_pieces_have_the_bits_of_the_whole(device, reduction):
+    params, batches = example(3)
+    batches[0][:] = -0.0  # a gradient of zeros of either sign: nothing may be added to it
+    with vk.device(device):
+        arrays = vk.tree.map_leaves(vk.array, params)
+        whole = vk.jit(lambda p, xs: accumulated(loss, p, xs, reduction))(arrays, batches)
+        pieces = Accumulation(loss, 3, reduction)
+        add, take = vk.jit(pieces.add, donate_argnums=0), vk.jit(pieces.take)
+        sums = pieces.init(arrays)
+        for _ in range(2):  # the sums of one step serve the next
+            for number, x in enumerate(batches):
+                sums = add(sums, arrays, x, np.int32(number))
+            value, gradient = take(sums)
+            for a, b in zip(vk.tree.flatten([value, gradient])[0], vk.tree.flatten(list(whole))[0], strict=True):
+                assert a.numpy().tobytes() == b.numpy().tobytes()
+
+
 def test_refusals():
     params, batches = example()
     with pytest.raises(ArgumentError, match=r"^reduction: got 'max', expected 'mean' or 'sum'"):
         accumulated(loss, params, batches, "max")
     with pytest.raises(ArgumentError, match=r"^batches: got none, expected at least one"):
         accumulated(loss, params, [])
+    with pytest.raises(ArgumentError, match=r"^count: got 0, expected at least one"):
+        Accumulation(loss, 0)

@@ -98,6 +98,11 @@ def test_another_text_is_refused(text, tmp_path):
         same_text(start)
 
 
+def test_the_text_that_ships_with_vkdnn_is_found_again(tmp_path):
+    trained(JOB, sample_text(), CPU, 1).save(tmp_path / "checkpoint.safetensors")
+    assert same_text(load_start(tmp_path)).name == sample_text().name
+
+
 def test_folders_without_a_run(text, tmp_path):
     with pytest.raises(ArgumentError, match=r"^--resume: .*checkpoint.safetensors does not exist; name the folder"):
         load_start(tmp_path)
@@ -116,9 +121,10 @@ def test_folders_without_a_run(text, tmp_path):
         Trainer(replace(JOB, config=replace(CONFIG, hidden=64)), load_text(text), CPU, start=start)
 
 
-def test_a_step_is_one_submission_and_takes_no_more_memory_from_step_to_step(text):
+@pytest.mark.parametrize(("accumulate", "submissions"), [(1, 1), (3, 4)])
+def test_a_step_takes_no_more_memory_and_submissions_from_step_to_step(text, accumulate, submissions):
     device = vk.device()
-    trainer = Trainer(replace(JOB, ema=0.9, accumulate=2, steps=100), load_text(text), device)
+    trainer = Trainer(replace(JOB, ema=0.9, accumulate=accumulate, steps=100), load_text(text), device)
     trainer.step()
     trainer.step()
     bytes_before, seen = device.opened.allocated_bytes, set()
@@ -126,7 +132,7 @@ def test_a_step_is_one_submission_and_takes_no_more_memory_from_step_to_step(tex
         before = device.opened.submissions
         trainer.step()
         seen.add((device.opened.submissions - before, device.opened.allocated_bytes - bytes_before))
-    assert seen == {(1, 0)}
+    assert seen == {(submissions, 0)}
 
 
 def test_losses_come_back_exactly(text, tmp_path):

@@ -3,7 +3,7 @@
 Nothing here may read a value on the host: a training step made of them stays one submission.
 """
 
-from vkdnn.optim.accumulate import accumulated
+from vkdnn.optim.accumulate import Accumulation, accumulated
 from vkdnn.optim.adamw import AdamW, adamw_update
 from vkdnn.optim.average import Average
 from vkdnn.optim.base import Optimizer, global_norm
@@ -12,6 +12,7 @@ from vkdnn.optim.sgd import SGD, sgd_update
 
 __all__ = [
     "SGD",
+    "Accumulation",
     "AdamW",
     "Average",
     "Lion",

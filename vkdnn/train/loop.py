@@ -19,7 +19,7 @@ from vkdnn import checkpoint, tree
 from vkdnn.device import Device, Progress
 from vkdnn.errors import VkdnnError
 from vkdnn.nn import RAPTModel
-from vkdnn.optim import accumulated
+from vkdnn.optim import Accumulation
 from vkdnn.train.data import Corpus, batch_at
 from vkdnn.train.job import Job
 from vkdnn.train.resume import Start, moved
@@ -58,12 +58,26 @@ class Trainer:
             self.params, self.state, self.average = found["params"], found["state"], found.get("average")
             self.losses = list(start.losses)
 
-        def step(params: Any, state: Any, average: Any, batches: Any) -> tuple[Any, Any, Any, Any]:
-            loss, gradients = accumulated(model.loss, params, batches)
+        def update(params: Any, state: Any, average: Any, gradients: Any) -> tuple[Any, Any, Any]:
             params, state = optimizer.update(params, gradients, state)
-            return params, state, average if ema is None else ema.update(average, params), loss
+            return params, state, average if ema is None else ema.update(average, params)
 
-        self._step = vk.jit(step, donate_argnums=(0, 1, 2), progress=progress)
+        def step(params: Any, state: Any, average: Any, tokens: Any) -> tuple[Any, ...]:
+            loss, gradients = vk.value_and_grad(model.loss)(params, tokens)
+            return (*update(params, state, average, gradients), loss)
+
+        micro = Accumulation(model.loss, job.accumulate)
+
+        def last(params: Any, state: Any, average: Any, sums: Any) -> tuple[Any, ...]:
+            loss, gradients = micro.take(sums)
+            return (*update(params, state, average, gradients), loss)
+
+        if job.accumulate == 1:
+            self._step = vk.jit(step, donate_argnums=(0, 1, 2), progress=progress)
+        else:  # a submission for each micro-batch, so that only one of them has to fit into memory
+            self._sums = micro.init(self.params)
+            self._add = vk.jit(micro.add, donate_argnums=0, progress=progress)
+            self._last = vk.jit(last, donate_argnums=(0, 1, 2), progress=progress)
 
     def step(self) -> float:
         """Train one batch; gives its loss in nats a byte, and keeps it in ``losses``.
@@ -76,7 +90,7 @@ class Trainer:
             for i in range(job.accumulate)
         ]
         with self.device:
-            self.params, self.state, self.average, loss = self._step(self.params, self.state, self.average, batches)
+            loss = self._train(batches)
         value = float(loss.item())
         if not math.isfinite(value):
             raise TrainingError(
@@ -84,6 +98,16 @@ class Trainer:
             )
         self.losses.append(value)
         return value
+
+    def _train(self, batches: list[Any]) -> Any:
+        whole = (self.params, self.state, self.average)
+        if self.job.accumulate == 1:
+            self.params, self.state, self.average, loss = self._step(*whole, batches[0])
+            return loss
+        for number, tokens in enumerate(batches):
+            self._sums = self._add(self._sums, self.params, tokens, np.int32(number))
+        self.params, self.state, self.average, loss = self._last(*whole, self._sums)
+        return loss
 
     @property
     def best(self) -> Any:

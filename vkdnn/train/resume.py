@@ -16,7 +16,7 @@ from vkdnn.array import array
 from vkdnn.checkpoint import CheckpointError
 from vkdnn.device import Device
 from vkdnn.errors import ArgumentError, VkdnnError
-from vkdnn.train.data import Corpus, load_text, standard_library
+from vkdnn.train.data import Corpus, load_text, sample_text, standard_library
 from vkdnn.train.job import Job
 
 CHECKPOINT_NAME = "checkpoint.safetensors"
@@ -72,7 +72,10 @@ def same_text(start: Start, given: str | os.PathLike[str] | None = None) -> Corp
     Raises ArgumentError when its bytes are not those that the run began with.
     """
     path = given if given is not None else start.text_path
-    corpus = standard_library() if path is None else load_text(path)
+    if path is not None:
+        corpus = load_text(path)
+    else:
+        corpus = sample_text() if start.text == sample_text().name else standard_library()
     if corpus.sha256 != start.text_sha256:
         raise ArgumentError(
             f"text: {corpus.name} differs from the run's: {corpus.data.size} bytes with SHA-256 "
