@@ -23,16 +23,14 @@ from vkdnn.dtypes import int32, uint32
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError
 from vkdnn.ir import build
 from vkdnn.ir.arguments import integer, lengths, normalize_axis
-from vkdnn.ir.elementary import counter as philox_counter
 from vkdnn.ops.elementwise import cos, log, log1p, minimum, negative, nextafter, sqrt, where
 from vkdnn.ops.index import take
-from vkdnn.ops.join import stack
 from vkdnn.ops.order import argsort
 from vkdnn.ops.reduce import argmax
 
 __all__ = [
-    "bernoulli", "bits", "categorical", "exponential", "fold_in", "gumbel", "key", "normal", "permutation", "philox",
-    "randint", "split", "uniform",
+    "bernoulli", "bits", "categorical", "exponential", "fold_in", "gumbel", "key", "normal", "permutation", "randint",
+    "split", "uniform",
 ]  # fmt: skip
 
 # Which words of a key's streams serve what: no word serves twice.
@@ -93,16 +91,6 @@ def fold_in(key: Any, number: Any) -> Array:
 def bits(key: Any, shape: Shape) -> Array:
     """Random words, uint32 of ``shape``: the words of the key's stream 0, in row-major order."""
     return _words(_key("bits", key), _index(lengths("bits", shape)))
-
-
-def philox(counter: Any, key: Any) -> Array:
-    """Philox 4x32-10 itself: blocks uint32 [..., 4] of counters uint32 [..., 4] and a key uint32 [2]."""
-    counter, key = asarray(counter, [key]), _key("philox", key)
-    if counter.dtype is not uint32:
-        raise DtypeError(f"philox: counter: got {counter.dtype}, expected uint32")
-    if not counter.shape or counter.shape[-1] != 4:
-        raise ShapeError(f"philox: counter: got shape {counter.shape}, expected [..., 4]")
-    return stack(philox_counter.philox([counter[..., i] for i in range(4)], (key[0], key[1])), axis=-1)
 
 
 # ---- continuous distributions
