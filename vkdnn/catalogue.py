@@ -145,7 +145,7 @@ GROUPS = (
     Group("scan_prefix_outer scan_suffix_outer", "float", "yes", order="sequential, chunked"),
     Group("outer_col", "float", "yes", "exact"),
     # random numbers, functions of a key
-    Group("random.key random.split random.fold_in random.bits random.philox", "integer → uint32", "none", "exact"),
+    Group("random.key random.split random.fold_in random.bits", "integer → uint32", "none", "exact"),
     Group("random.uniform", "uint32, float → float32", "yes"),
     Group("random.normal random.exponential random.gumbel", "uint32 → float32", "none"),
     Group("random.randint", "uint32, int32 → int32", "none", "exact"),

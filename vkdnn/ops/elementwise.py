@@ -12,6 +12,16 @@ from vkdnn.array import Array, asarray
 from vkdnn.errors import ArgumentError
 from vkdnn.ir.ops import OPS, Op
 
+_TAKES = {
+    "f": "float32 (others are converted)",
+    "i": "int32 or uint32",
+    "n": "a number (a bool counts as int32)",
+    "x": "an integer or bool",
+    "b": "bool",
+    "a": "any dtype",
+}
+_GIVES = {"b": "bool", "f": "float32"}
+
 
 def _function(row: str, name: str | None = None) -> Callable[..., Array]:
     op = OPS[row]
@@ -25,8 +35,18 @@ def _function(row: str, name: str | None = None) -> Callable[..., Array]:
 
     function.__name__ = function.__qualname__ = title
     vars(function)["row"] = row
-    function.__doc__ = f"{op.doc}. Elementwise, broadcasting; dtypes {op.types} (see vkdnn.ir.ops)."
+    function.__doc__ = (
+        f"{op.doc}.\n\nElementwise, broadcasting; {_dtypes(op)}. Raises ArgumentError for another number of arguments, "
+        "DtypeError and ShapeError for dtypes and shapes that do not fit."
+    )
     return function
+
+
+def _dtypes(op: Op) -> str:
+    """The row's types in words."""
+    takes = ", ".join(_TAKES[letter] for letter in op.types[: op.arity])
+    gives = _GIVES.get(op.types[-1], "of the arguments' dtype")
+    return f"takes {takes}; the result is {gives}"
 
 
 def _apply(op: Op, *operands: Any) -> Array:
