@@ -110,7 +110,7 @@ def test_decay_has_the_same_bits_on_the_device(both, wide):
         def loss(*x):
             return sum(vk.sum(r * r) for r in scan_prefix_outer(*x, boundary=a[6], decay=0.9))
 
-        return [*scan_prefix_outer(*a[:6], boundary=a[6], decay=0.9), *vk.grad(loss, range(6))(*a[:6])]
+        return [*scan_prefix_outer(*a[:6], boundary=a[6], decay=0.9), *vk.grad(loss, tuple(range(6)))(*a[:6])]
 
     both(gradients, *arrays, bounds)
 
@@ -127,7 +127,7 @@ def test_decayed_gradients_against_differences_in_float64():
             results = scan_prefix_outer(*x, boundary=bounds, decay=0.75)
             return sum(vk.sum(r * w) for r, w in zip(results, weights, strict=True))
 
-        found = [g.numpy() for g in vk.grad(loss, range(6))(*map(vk.array, arrays))]
+        found = [g.numpy() for g in vk.grad(loss, tuple(range(6)))(*map(vk.array, arrays))]
 
     def exact(x):
         return sum((r * w).sum() for r, w in zip(decayed(*x, bounds, 0.75), weights, strict=True))

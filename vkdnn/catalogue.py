@@ -152,6 +152,7 @@ GROUPS = (
     Group("random.bernoulli", "uint32, float → bool", "none"),
     Group("random.categorical", "uint32, float → int32", "none"),
     Group("random.permutation", "uint32, any", "yes", "exact"),
+    Group("nn.dropout", "float, uint32 → float", "yes"),
     # steps of optimizers
     Group("optim.adamw_update optim.lion_update optim.sgd_update", "float", "yes"),
 )  # fmt: skip

@@ -39,8 +39,11 @@ EXAMPLES = """\
 
   vkdnn train --verify 20 --device cpu    the reference's digest alone
 
-Ctrl-C ends the run after the step at hand and keeps the checkpoint; --resume goes on to the same bits as a run that
-was never broken off. A second Ctrl-C ends it at once; the checkpoint written last is kept.
+Ctrl-C ends the run after the step at hand and keeps the checkpoint.
+
+A second Ctrl-C ends it at once; the checkpoint written last is kept.
+
+--resume goes on to the bits of a run that was never broken off.
 
 Exit status: 0 done, 1 error or differing bits, 2 wrong usage, 130 Ctrl-C."""
 
