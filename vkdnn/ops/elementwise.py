@@ -154,8 +154,7 @@ def power(x: Any, y: Any) -> Array:
     >>> vk.power(2, vk.array([0, 1, 10])).numpy().tolist()
     [1, 2, 1024]
     """
-    x = x if isinstance(x, Array) else asarray(x, [y])
-    result: Array = x**y
+    result: Array = asarray(x, [y], name="power") ** y
     return result
 
 
@@ -181,6 +180,7 @@ def clip(x: Any, low: Any = None, high: Any = None) -> Array:
     """
     if low is None and high is None:
         raise ArgumentError("clip: got neither low nor high, expected at least one limit")
+    x = asarray(x, [low, high], name="clip")
     if low is None:
         return minimum(x, high)
     return maximum(x, low) if high is None else _apply(OPS["clip"], x, low, high)
