@@ -17,6 +17,7 @@ class Kernel:
     members: list[Node] = field(default_factory=list)
     outputs: list[Node] = field(default_factory=list)
     reads: set[Kernel] = field(default_factory=set)  # kernels that must have run before
+    repeated: int = 0  # members computed again for every element they are broadcast or padded to
 
     def depends_on(self, other: Kernel) -> bool:
         seen, stack = {self}, [self]

@@ -18,7 +18,8 @@ from vkdnn.ir.ops import OPS
 
 MAX_OUTPUTS = 8  # with specs.MAX_BUFFERS this keeps bindings and push constants within what every device offers
 MAX_MEMBERS = 96  # nodes of a kernel: long chains are cut, so that no shader grows without bound
-CHEAP = 1  # cost up to which an op is computed again for every element it is broadcast to
+CHEAP = 1  # cost up to which an op is computed again for every element it is broadcast or padded to
+MAX_REPEATED = 24  # ops of a kernel that are computed again so
 
 
 def squeezed(shape: Shape) -> Shape:
@@ -46,7 +47,11 @@ def elementwise_rule(node: Node, kernel: Kernel) -> bool:
         return True
     if kernel.family == "expr" and not _stores_halves(kernel) and _made_of_fold(node, kernel.shape):
         return True  # the fold will follow, and make the node one value a row
-    return (OPS[node.op].cost if node.kind == "map" else 2) <= CHEAP
+    return _cost(node) <= CHEAP and kernel.repeated < MAX_REPEATED
+
+
+def _cost(node: Node) -> int:
+    return OPS[node.op].cost if node.kind == "map" else 2
 
 
 def _made_of_fold(node: Node, source: Shape) -> bool:
@@ -172,6 +177,12 @@ class Grouping:
         elif node.kind == "matmul":
             kernel.family = "matmul"
         kernel.members.append(node)
+        if (
+            node.kind == "map"
+            and node.size < math.prod(kernel.shape)
+            and squeezed(node.shape) != squeezed(kernel.row_shape)
+        ):
+            kernel.repeated += 1
         for i, arg in enumerate(node.args):
             hard = node.kind == "matmul" or (node.kind in ("take", "gather") and i == 0)
             self._use(arg, {kernel: hard})
@@ -185,6 +196,7 @@ class Grouping:
             if full or not same or kernel.depends_on(first) or first.depends_on(kernel):
                 continue
             first.members += kernel.members
+            first.repeated += kernel.repeated
             first.outputs += kernel.outputs
             first.reads |= kernel.reads
             self.kernels.remove(kernel)
