@@ -35,8 +35,8 @@ ORDERS = {
         "the same rule; what that gives meets each element of the next block once, and a recurrence runs on from it",
     ),
     "scatter": (
-        "scatter-add (gradient of `take`)",
-        "each row: +0, then its contributions in ascending source index; no atomics",
+        "scatter-add (gradients of `take` and `take_along_axis`; `scatter_add`)",
+        "each row: +0, or the row added to, then its contributions in ascending source index; no atomics",
     ),
     "sequential": (
         "scan, sequential",
@@ -139,7 +139,7 @@ GROUPS = (
     Group("top_k", "any → any, int32", "kinks", "exact"),
     Group("argsort", "any → int32", "none", "exact"),
     Group("scatter_add", "number, integer, number", "yes", order="scatter"),
-    Group("scatter", "any, integer, any", "yes", "exact"),
+    Group("scatter put_along_axis", "any, integer, any", "yes", "exact"),
     Group("bincount", "integer → int32", "none", "exact"),
     # scans of linear attention
     Group("scan_prefix_outer scan_suffix_outer", "float", "yes", order="sequential, chunked"),

@@ -33,6 +33,10 @@ class Times:
     def best(self) -> float:
         return min(self.seconds)
 
+    def over(self, count: int) -> Times:
+        """The times of one of ``count`` equal parts."""
+        return Times(tuple(s / count for s in self.seconds))
+
     def record(self) -> dict[str, Any]:
         return {"median_s": self.median, "best_s": self.best, "runs": len(self.seconds)}
 
@@ -40,12 +44,14 @@ class Times:
 @dataclass(frozen=True)
 class Limits:
     """How long to measure: runs at most, seconds for all calls of a case, each with an equal share of them, and the
-    seconds one submission shall take at least, so that its fixed cost does not matter.
+    seconds one submission shall take at least, so that its fixed cost does not matter. ``settle``: seconds that
+    everything runs unmeasured before; on graphics cards buffers are slow for a while after they were allocated.
     """
 
     turns: int
     seconds: float
     submission: float
+    settle: float = 0.0
 
 
 def clock(call: Call) -> float:
@@ -57,10 +63,18 @@ def clock(call: Call) -> float:
     return took
 
 
-def in_turns(calls: Mapping[str, Call], limits: Limits) -> dict[str, Times]:
-    """All calls one after the other, again and again, so that noise hits all of them; before that each runs once."""
-    for call in calls.values():
+def settle(call: Call, limits: Limits) -> None:
+    """Run at least once, and for the seconds that the limits say."""
+    start = time.perf_counter()
+    call()
+    while time.perf_counter() - start < limits.settle:
         call()
+
+
+def in_turns(calls: Mapping[str, Call], limits: Limits) -> dict[str, Times]:
+    """All calls one after the other, again and again, so that noise hits all of them; before that each settles."""
+    for call in calls.values():
+        settle(call, limits)
     found: dict[str, list[float]] = {name: [] for name in calls}
     share = limits.seconds / len(calls)
     for _ in range(limits.turns):
@@ -72,17 +86,18 @@ def in_turns(calls: Mapping[str, Call], limits: Limits) -> dict[str, Times]:
 
 def tasks_of(device: Device, call: Call) -> list[Task]:
     """The kernels, with their places, that the first run of ``call`` records on the device."""
-    prepare, found = device.prepare, []
+    prepare: Any = device.prepare
+    found: list[Task] = []
 
     def spy(tasks: Sequence[Task], *rest: Any) -> Any:
         found[:] = tasks
         return prepare(tasks, *rest)
 
-    device.prepare = spy  # type: ignore[method-assign]
+    vars(device)["prepare"] = spy  # hides the method until it is taken away again
     try:
         call()
     finally:
-        del device.prepare  # type: ignore[attr-defined]
+        del vars(device)["prepare"]
     return found
 
 
@@ -95,12 +110,20 @@ def repeated(device: Device, tasks: Sequence[Task], limits: Limits) -> tuple[Cal
         took = clock(run)
         most = max(1, MOST_DISPATCHES // max(1, len(tasks)))
         if took >= limits.submission or count >= most:
+            settle(run, limits)
             return run, count
         wanted = count * min(8, 1.2 * limits.submission / max(took, 1e-6))
         count = min(most, max(count + 1, int(wanted)))
 
 
 def work(program: Program) -> tuple[int, int]:
-    """Float operations and bytes of one run, by the kernel specs."""
-    costs = [step.spec.cost(step.sizes) for step in program.steps]
-    return sum(c.flops for c in costs), sum(c.bytes for c in costs)
+    """Float operations of one run, by the kernel specs, and the bytes that must move.
+
+    A spec does not know that an input is broadcast, nor a buffer that only a part of it is read: the lesser counts.
+    """
+    flops = moved = 0
+    for step in program.steps:
+        cost = step.spec.cost(step.sizes)
+        flops += cost.flops
+        moved += min(cost.bytes, 4 * sum(node.words for node in {*step.inputs, *step.outputs}))
+    return flops, moved

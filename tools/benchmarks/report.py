@@ -17,7 +17,7 @@ TEXTS = frozenset({"case", "size", "peer", "bound"})
 
 def case_lines(record: Record) -> list[tuple[str, ...]]:
     """One line for each case and each further peer of it."""
-    lines = []
+    lines: list[tuple[str, ...]] = []
     for row in record["cases"]:
         if "device" not in row:
             continue
@@ -32,7 +32,7 @@ def case_lines(record: Record) -> list[tuple[str, ...]]:
 
 def fact_lines(record: Record) -> list[tuple[str, str, str]]:
     """Name, figure and its unit; units are the ends of the keys."""
-    lines = []
+    lines: list[tuple[str, str, str]] = []
     for row in [row for row in record["cases"] if "tokens_per_s" in row]:
         lines.append((row["name"], "tokens a second", f"{row['tokens_per_s']:,.0f}"))
     for row in record["facts"]:

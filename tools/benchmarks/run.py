@@ -10,6 +10,7 @@ import os
 import platform
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 import vkdnn as vk
 from benchmarks.cases import CASES
 from benchmarks.facts import FACTS
-from benchmarks.measure import Limits, Times, in_turns, repeated, tasks_of, work
+from benchmarks.measure import Limits, in_turns, repeated, tasks_of, work
 from benchmarks.roofline import Roofline, best, measured
 from benchmarks.work import Missing, Setup
 from vkdnn.device import VulkanDevice
@@ -34,7 +35,7 @@ def run(setup: Setup, limits: Limits, cases: Sequence[str], facts: Sequence[str]
     rows = []
     for name in cases:
         progress(name)
-        rows.append(_attempt(name, lambda name=name: measure(setup, limits, name)))
+        rows.append(_attempt(name, partial(measure, setup, limits, name)))
         gc.collect()  # arrays of a case must not crowd out those of the next
     if cases:
         progress("roofline")
@@ -42,7 +43,7 @@ def run(setup: Setup, limits: Limits, cases: Sequence[str], facts: Sequence[str]
     found = []
     for name in facts:
         progress(name)
-        found.append(_attempt(name, lambda name=name: {"name": name, **FACTS[name](setup)}))
+        found.append(_attempt(name, partial(_fact, setup, name)))
         gc.collect()
     return {
         "vkdnn": vk.__version__,
@@ -67,17 +68,21 @@ def _attempt(name: str, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         return {"name": name, "error": f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"}
 
 
+def _fact(setup: Setup, name: str) -> dict[str, Any]:
+    return {"name": name, **FACTS[name](setup)}
+
+
 def measure(setup: Setup, limits: Limits, name: str) -> dict[str, Any]:
     """One case: its kernels, the whole call and its peers, in turns."""
     made = CASES[name](setup)
-    tasks = tasks_of(setup.device, made.call)
-    repeats = 1
-    calls = {CALL: made.call}
-    if made.repeatable:
-        calls[KERNELS], repeats = repeated(setup.device, tasks, limits)
-    times = in_turns({**calls, **made.peers}, limits)
+    calls, repeats = {CALL: made.call, **made.peers}, {}
+    for title, variant in {KERNELS: made.call, **made.variants}.items():
+        tasks = tasks_of(setup.device, variant)
+        if made.repeatable:
+            calls[title], repeats[title] = repeated(setup.device, tasks, limits)
+    times = {title: t.over(repeats.get(title, 1)) for title, t in in_turns(calls, limits).items()}
     call = times.pop(CALL)
-    kernels = Times(tuple(s / repeats for s in times.pop(KERNELS).seconds)) if made.repeatable else call
+    kernels = times.pop(KERNELS, call)
     program = made.program()
     flops, moved = work(program)
     row = {
@@ -86,7 +91,7 @@ def measure(setup: Setup, limits: Limits, name: str) -> dict[str, Any]:
         "kernels": len(program.steps),
         "flops": flops,
         "bytes": moved,
-        "repeats": repeats,
+        "repeats": repeats.get(KERNELS, 1),
         "device": kernels.record(),
         "call": call.record(),
         "peers": [{"name": n, **t.record(), "ratio": t.median / kernels.median} for n, t in times.items()],

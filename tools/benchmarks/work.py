@@ -41,12 +41,15 @@ class Setup:
 
 @dataclass
 class Work:
-    """A case made ready. ``repeatable``: its kernels may be recorded several times over (nothing is donated)."""
+    """A case made ready. ``variants`` are peers on the device itself. ``repeatable``: nothing is donated, so that its
+    kernels may be recorded several times over.
+    """
 
     what: str
     call: Call
     program: Callable[[], Program]
     peers: dict[str, Call] = field(default_factory=dict)
+    variants: dict[str, Call] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     repeatable: bool = True
     tokens: int = 0
