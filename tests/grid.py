@@ -67,7 +67,7 @@ class Size:
 
 SMALL = Size(elementwise=(0, 1, 65, 32769), rows=(65,), scans=(2,), cost=9, storage_cost=1, together=6)
 # Where each length needs shaders of its own: those on both sides of every border.
-CI = Size(rows=(0, 1, 2, 3, 64, 65, 127, 129, 257, 32768, 32769), scans=(1, 2, 63, 64, 65, 129), storage_cost=9)
+CI = Size(rows=(0, 1, 2, 65, 127, 129, 257, 32768, 32769), scans=(1, 63, 65, 129), storage_cost=9)
 FULL = Size(rows=(*LENGTHS, 4096, 65537), scans=(*SHORT[1:], 1000), seeds=3, wide=True)
 
 
