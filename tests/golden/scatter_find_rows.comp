@@ -15,21 +15,24 @@ layout(push_constant) uniform Push {
 
 // Scatter-add of 9 source rows into 200 table rows, stage "find" of a stable
 // sort and sum, for each of 6: contributions to one table row are added in ascending source index.
+// How many of the sorted numbers in0[batch ...] are below one. The steps are fixed: a driver's compiler crashed on
+// a loop without a bound.
+uint rows_below(uint batch, uint number) {
+    uint below = 0u;
+    for (uint step = 8u; step > 0u; step >>= 1) {
+        uint next = below + step;
+        uint row = batch + min(next, 9u) - 1u;
+        bool before = next <= 9u && in0[base_in0 + row] < number;
+        below = before ? next : below;
+    }
+    return below;
+}
+
 void main() {
     for (uint i = gl_GlobalInvocationID.x; i < 1200u; i += gl_NumWorkGroups.x * 64u) {
         uint batch = i / 200u * 9u, number = i % 200u;
-        uint bound[2];
-        for (uint j = 0u; j < 2u; ++j) {
-            uint low = batch, high = batch + 9u;
-            while (low < high) {
-                uint row = (low + high) >> 1;
-                bool before = in0[base_in0 + row] < number + j;
-                low = before ? row + 1u : low;
-                high = before ? high : row;
-            }
-            bound[j] = low;
-        }
-        out0[base_out0 + i] = int(bound[0]);
-        out1[base_out1 + i] = int(bound[1] - bound[0]);
+        uint first = rows_below(batch, number), last = rows_below(batch, number + 1u);
+        out0[base_out0 + i] = int(batch + first);
+        out1[base_out1 + i] = int(last - first);
     }
 }

@@ -104,6 +104,7 @@ class ScatterSpec(KernelSpec):
             "zero": {"f": "ZERO", "u": "0u"}.get(value.category, "0"),
             "plus": OPS["add"].glsl_for(value.category),
             "number": glsl.clamped(f"in0[{at[0]}]", self.inputs[0], self.shape.rows),
+            "search_step": 1 << (self.shape.count.bit_length() - 1),
             "lane_items": -(-self.shape.rows // LANES),
             "at": at,
         }
