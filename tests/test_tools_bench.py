@@ -42,7 +42,7 @@ def test_a_case_on_a_device(tmp_path):
     (row,) = record["cases"]
     check_case(row)
     assert row["kernels"] == 1 and row["flops"] == 10 * 2**14 and row["bytes"] == 8 * 2**14
-    assert [peer["name"] for peer in row["peers"]] == ["NumPy"]
+    assert [peer["name"] for peer in row["peers"]] == ["NumPy", "NumPy, in place"]
     facts = {fact["name"]: fact for fact in record["facts"]}
     assert facts["replay"]["submissions_a_step"] == 1
     assert facts["growth"]["device_growth_bytes"] == 0
