@@ -207,7 +207,7 @@ GROUPS = {
 # Integers, bools, constants, other names for the above, and what is no function of arrays.
 WITHOUT = {
     "all", "any", "argmax", "argmin", "argsort", "bincount", "eye", "ones", "zeros", "full", "zeros_like",
-    "ones_like", "full_like", "arange", "linspace", "one_hot", "concat", "outer_col", "array", "asarray",
+    "ones_like", "full_like", "arange", "linspace", "one_hot", "concat", "gather", "outer_col", "array", "asarray",
     "current_device", "device", "devices", "grad", "jit", "realize", "value_and_grad", "vjp",
 }  # fmt: skip
 

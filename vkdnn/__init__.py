@@ -14,7 +14,7 @@ from vkdnn.ops.create import *  # noqa: F403
 from vkdnn.ops.diagonal import *  # noqa: F403
 from vkdnn.ops.einsum import einsum
 from vkdnn.ops.elementwise import *  # noqa: F403
-from vkdnn.ops.index import take, take_along_axis
+from vkdnn.ops.index import gather, take, take_along_axis
 from vkdnn.ops.join import *  # noqa: F403
 from vkdnn.ops.linear import *  # noqa: F403
 from vkdnn.ops.normalize import *  # noqa: F403

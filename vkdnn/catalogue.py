@@ -99,6 +99,7 @@ GROUPS = (
     # elementwise, beside the rows of the op table
     Group("greater greater_equal", "number → bool", "none", "exact"),
     Group("power", "number", "yes", "1; of powers 2 to 8: 7"),
+    Group("astype", "any", "yes", "0.5"),
     Group("divmod", "number", "kinks", "0.5"),
     # arrays from data and numbers
     Group("array", "any", "none", "0.5"),
@@ -112,7 +113,7 @@ GROUPS = (
         "repeat pad concatenate concat stack split array_split unstack roll diagonal diag tril triu",
         "any", "yes", "exact",
     ),
-    Group("take take_along_axis", "any, integer", "yes", "exact", "scatter"),
+    Group("take gather take_along_axis", "any, integer", "yes", "exact", "scatter"),
     # folds
     Group("sum", "any", "yes", FOLD_BOUND, "fold"),
     Group("trace", "any", "yes", FOLD_BOUND, "fold"),

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vkdnn.array import Array, asarray
+from vkdnn.dtypes import DType
 from vkdnn.errors import ArgumentError
 from vkdnn.ir.ops import OPS, Op
 
@@ -149,13 +150,24 @@ def power(x: Any, y: Any) -> Array:
     exponent gives the integer part (0 unless x is 1 or -1). An integer with a float becomes float32.
 
     >>> import vkdnn as vk
-    >>> vk.power(vk.array([2.0, 9.0]), -1.5).numpy()[0].item() == 0.5 ** 1.5
-    False
+    >>> vk.power(vk.array([4.0, 9.0]), 1.5).numpy().tolist()
+    [8.0, 27.0]
     >>> vk.power(2, vk.array([0, 1, 10])).numpy().tolist()
     [1, 2, 1024]
     """
     result: Array = asarray(x, [y], name="power") ** y
     return result
+
+
+def astype(x: Any, dtype: DType | str) -> Array:
+    """x in another dtype; the same as ``x.astype(dtype)``. Floats round to nearest even; to integers they are truncated
+    and saturated, NaN gives 0. Elementwise.
+
+    >>> import vkdnn as vk
+    >>> vk.astype(vk.array([1.7, -1.7]), "int32").numpy().tolist()
+    [1, -1]
+    """
+    return asarray(x, name="astype").astype(dtype)
 
 
 def divmod(a: Any, b: Any) -> tuple[Array, Array]:
@@ -197,4 +209,6 @@ def elu(x: Any, alpha: Any = 1.0) -> Array:
 
 
 __all__ = [name for name, value in list(globals().items()) if callable(value) and not name.startswith("_")]
-__all__ = [name for name in __all__ if name not in ("Any", "ArgumentError", "Array", "Callable", "Op", "asarray")]
+__all__ = [
+    name for name in __all__ if name not in ("Any", "ArgumentError", "Array", "Callable", "DType", "Op", "asarray")
+]

@@ -44,6 +44,9 @@ def take(x: Any, indices: Any, axis: int | None = 0) -> Array:
     return rows.transpose((*range(rest, rest + axis), *range(rest), *range(rest + axis, rows.ndim)))
 
 
+gather = take  # beside scatter()
+
+
 def take_along_axis(x: Any, indices: Any, axis: int = -1) -> Array:
     """x[..., index, ...] along an axis. ``indices`` has x's axes; its other lengths broadcast with x's.
 
