@@ -176,7 +176,7 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None) -> Array:
     """
     if not _is_array(p) and not 0 <= _number("bernoulli: p", p) <= 1:
         raise ArgumentError(f"bernoulli: p: got {p}, expected a number from 0 to 1")
-    p = asarray(p, [key])
+    p = asarray(p, [key], "bernoulli: p")
     u = uniform(key, lengths("bernoulli", p.shape if shape is None else shape))
     return _of_shape("bernoulli", u < p, u)
 
@@ -191,7 +191,7 @@ def categorical(key: Any, logits: Any, axis: int = -1) -> Array:
     >>> vk.random.categorical(vk.random.key(3), vk.array([0.0, 50.0, 0.0])).item()
     1
     """
-    logits = asarray(logits, [key])
+    logits = asarray(logits, [key], "categorical: logits")
     axis = normalize_axis("categorical", axis, logits.ndim)
     return argmax(logits + gumbel(key, logits.shape), axis)
 
@@ -211,7 +211,7 @@ def permutation(key: Any, x: Any) -> Array:
         if count < 0:
             raise ArgumentError(f"permutation: x: got {count}, expected zero or more")
         return argsort(bits(key, (count,)))
-    x = asarray(x, [key])
+    x = asarray(x, [key], "permutation: x")
     if not x.shape:
         raise ShapeError("permutation: x: got an array without axes, expected at least one (or an int)")
     return take(x, argsort(bits(key, x.shape[:1])))

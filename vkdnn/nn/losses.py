@@ -18,8 +18,8 @@ def cross_entropy(logits: Any, targets: Any) -> Array:
     logits [..., V] float32, targets [...] int32 or uint32 (clamped to 0 ... V-1) -> a scalar. Raises
     ShapeError unless targets have the shape of logits without the last axis.
     """
-    logits = asarray(logits, [targets])
-    targets = asarray(targets, [logits])
+    logits = asarray(logits, [targets], "logits")
+    targets = asarray(targets, [logits], "targets")
     if logits.ndim < 1 or targets.shape != logits.shape[:-1]:
         raise ShapeError(f"targets: got shape {targets.shape} for logits {logits.shape}, expected {logits.shape[:-1]}")
     chosen = take_along_axis(logits, expand_dims(targets, -1), -1)

@@ -70,7 +70,8 @@ def linear_recurrence(a: Any, b: Any, axis: int = -1, reverse: bool = False, ini
     >>> vk.linear_recurrence(0.5, vk.array([4.0, 0.0, 1.0])).numpy().tolist()
     [4.0, 2.0, 2.0]
     """
-    first, second = asarray(a, [b, initial]), asarray(b, [a, initial])
+    first = asarray(a, [b, initial], "linear_recurrence: a")
+    second = asarray(b, [a, initial], "linear_recurrence: b")
     device = common_device("linear_recurrence", [first, second])
     for argument, given in (("a", first), ("b", second)):
         if given.dtype is not float32:
@@ -79,7 +80,7 @@ def linear_recurrence(a: Any, b: Any, axis: int = -1, reverse: bool = False, ini
     axis = normalize_axis("linear_recurrence", axis, len(shape))
     factor, term = build.broadcast_to(first.node, shape), build.broadcast_to(second.node, shape)
     if initial is not None:
-        state = asarray(initial, [a, b])
+        state = asarray(initial, [a, b], "linear_recurrence: initial")
         device = common_device("linear_recurrence", [first, second, state])
         without = (*shape[:axis], *shape[axis + 1 :])
         if state.dtype is not float32 or state.shape != without:
@@ -97,7 +98,7 @@ def linear_recurrence(a: Any, b: Any, axis: int = -1, reverse: bool = False, ini
 
 
 def _cumulated(name: str, form: str, x: Any, axis: int | None, reverse: bool) -> Array:
-    x = asarray(x)
+    x = asarray(x, name=f"{name}: x")
     dtype = int32 if x.dtype is bool_ else x.dtype
     x = _wide(x)
     if axis is None:
@@ -126,7 +127,7 @@ def sort(x: Any, axis: int = -1, descending: bool = False) -> Array:
     >>> vk.sort(vk.array([3.0, 1.0, 2.0])).numpy().tolist()
     [1.0, 2.0, 3.0]
     """
-    x = asarray(x)
+    x = asarray(x, name="sort: x")
     axis = normalize_axis("sort", axis, x.ndim)
     return take_along_axis(x, _positions(x, axis, x.shape[axis], descending), axis) if x.size else x
 
@@ -138,7 +139,7 @@ def argsort(x: Any, axis: int = -1, descending: bool = False) -> Array:
     >>> vk.argsort(vk.array([3, 1, 3]), descending=True).numpy().tolist()
     [0, 2, 1]
     """
-    x = asarray(x)
+    x = asarray(x, name="argsort: x")
     axis = normalize_axis("argsort", axis, x.ndim)
     return _positions(x, axis, x.shape[axis], descending)
 
@@ -154,7 +155,7 @@ def top_k(x: Any, k: int, axis: int = -1) -> tuple[Array, Array]:
     >>> values.numpy().tolist(), indices.numpy().tolist()
     ([5, 5, 4], [2, 4, 3])
     """
-    x = asarray(x)
+    x = asarray(x, name="top_k: x")
     axis = normalize_axis("top_k", axis, x.ndim)
     expected = f"an int from 0 to {x.shape[axis]}, the length of axis {axis}"
     k = integer("top_k: k", k, expected)
@@ -230,7 +231,7 @@ def put_along_axis(x: Any, indices: Any, values: Any, axis: int = -1) -> Array:
     >>> vk.put_along_axis(vk.zeros((2, 3)), [[0], [2]], 1.0).numpy().tolist()
     [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
     """
-    x = asarray(x, [indices, values])
+    x = asarray(x, [indices, values], "put_along_axis: x")
     axis = normalize_axis("put_along_axis", axis, x.ndim)
     at = index_array("put_along_axis", indices, x.shape[axis], axis, [x, values])
     shape = tuple(at.shape[axis] if a == axis else n for a, n in enumerate(x.shape)) if at.ndim == x.ndim else ()
@@ -263,7 +264,7 @@ class _Scattered:
     """Checked arguments of a scatter, with the axis first."""
 
     def __init__(self, name: str, x: Any, indices: Any, updates: Any, axis: int):
-        x = asarray(x, [indices, updates])
+        x = asarray(x, [indices, updates], f"{name}: x")
         axis = normalize_axis(name, axis, x.ndim)
         at = index_array(name, indices, x.shape[axis], axis, [x, updates])
         shape = (*x.shape[:axis], *at.shape, *x.shape[axis + 1 :])
@@ -284,7 +285,7 @@ class _Scattered:
 
 def _updates(name: str, x: Array, updates: Any, shape: Shape, argument: str = "updates") -> Array:
     if not isinstance(updates, Array):
-        updates = asarray(updates, [x])
+        updates = asarray(updates, [x], f"{name}: {argument}")
         if (updates.dtype.category in "iu" and x.dtype is not bool_) or updates.dtype.category == x.dtype.category:
             updates = updates.astype(x.dtype)  # host numbers adapt, as in arithmetic
     if updates.dtype is not x.dtype:

@@ -45,7 +45,7 @@ import numpy as np
 
 from vkdnn.array import Array, asarray, common_device
 from vkdnn.device import Device
-from vkdnn.dtypes import DType, float32, of_numpy
+from vkdnn.dtypes import DType, as_dtype, float32
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError
 from vkdnn.ir import build
 from vkdnn.ir.node import Node, Shape
@@ -98,7 +98,7 @@ class ScanSuffix(NamedTuple):
 
 def check_operand(name: str, value: Any, like: Any, shape: Shape) -> Array:
     """``value`` as a float32 Array; ``shape`` may hold -1 for lengths that are free."""
-    x = asarray(value, [like])
+    x = asarray(value, [like], name)
     if x.dtype.half:
         x = wide(x)
     if x.dtype is not float32:
@@ -113,8 +113,9 @@ def check_operand(name: str, value: Any, like: Any, shape: Shape) -> Array:
 
 def storage_type(*values: Any) -> DType:
     """The storage type that all given operands have, else float32."""
-    found = {x.dtype if isinstance(x, Array) else of_numpy(np.asarray(x)) for x in values if x is not None}
-    return found.pop() if len(found) == 1 else float32
+    names = {str(getattr(x, "dtype", "float32")) for x in values if x is not None}
+    found = names.pop() if len(names) == 1 else "float32"
+    return as_dtype(found) if found in ("float16", "bfloat16") else float32
 
 
 def rounded(results: Any, dtype: DType) -> Any:
@@ -150,7 +151,7 @@ def check_boundary(boundary: Any, like: Array, causal: bool) -> Node | None:
         return None
     if not causal:
         raise ArgumentError("boundary: got an array, but with causal=False there are no documents; leave it out")
-    x = asarray(boundary, [like])
+    x = asarray(boundary, [like], "boundary")
     if x.dtype is float32:
         raise DtypeError("boundary: got float32, expected bool or integers (nonzero where a document starts)")
     if x.shape != like.shape[:2]:
@@ -163,7 +164,7 @@ def check_state(name: str, value: Any, like: Array, rows: int, columns: int) -> 
     if value is None:
         return None
     batches, _, heads, _ = like.shape
-    x = asarray(value, [like])
+    x = asarray(value, [like], name)
     shape = (heads, rows, columns) if x.ndim == 3 else (batches, heads, rows, columns)
     return build.broadcast_to(check_operand(name, x, like, shape).node, (batches, heads, rows, columns))
 
