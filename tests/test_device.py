@@ -76,3 +76,24 @@ def test_arrays_move_between_devices():
     y = vk.array(x, device=vk.device())
     assert y.device is vk.device() and vk.array(y, device=cpu).device is cpu
     assert (y + 1).numpy().tolist() == [3, 5] and vk.array(x, device=cpu) is x
+
+
+@pytest.mark.parametrize("name", ["cpu", None])
+def test_threads_share_a_function(name):
+    device, function, wrong = vk.device(name), vk.jit(lambda x, y: (x @ y + 1.0, vk.sum(x))), []
+
+    def work(seed):
+        rng = np.random.default_rng(seed)
+        with device:
+            for _ in range(40):
+                a, b = rng.integers(-3, 4, (2, 3)).astype(np.float32), rng.integers(-3, 4, (3, 2)).astype(np.float32)
+                product, total = function(a, b)
+                if not np.array_equal(product.numpy(), a @ b + 1) or total.item() != a.sum():
+                    wrong.append((a, b))
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

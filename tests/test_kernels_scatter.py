@@ -291,3 +291,20 @@ def test_an_embedding_used_twice_adds_both_gradients(both):
     np.add.at(wanted, index, table.astype(float).sum(0))
     wanted += table.astype(float)[index].sum(0)
     np.testing.assert_allclose(slope, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_that_need_one_result_of_a_stage(both):
+    x = np.array([1, 2, 3], np.float32)
+
+    def twice(x):
+        return vk.grad(lambda x: vk.sum(vk.scatter(x * x * x, [1, 1], x[:2])))(x)
+
+    first, along, second = both(
+        lambda x: [
+            vk.grad(lambda x: vk.sum(vk.scatter(x, [1], 1.0)))(x),
+            vk.grad(lambda x: vk.sum(vk.put_along_axis(x, [1], 1.0, 0)))(x),
+            vk.grad(lambda x: vk.sum(twice(x)))(x),
+        ],
+        x,
+    )
+    assert first.tolist() == along.tolist() == [1, 0, 1] and second.tolist() == [6, 0, 18]

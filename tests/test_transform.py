@@ -392,3 +392,11 @@ def test_a_captured_expression_whose_value_was_donated_is_refused_by_name():
     vk.jit(lambda q: q * 3.0, donate_argnums=0)(y)
     with pytest.raises(DeviceError, match="donated"):
         f(vk.array([1.0, 1.0]))
+
+
+@pytest.mark.parametrize("name", ["cpu", None])
+def test_donated_host_data_leaves_the_results_alone(name):
+    function = vk.jit(lambda a: a + 1, donate_argnums=0)
+    with vk.device(name):
+        first, second = function(np.array([1, 2, 3])), function(np.array([10, 20, 30]))
+        assert first.numpy().tolist() == [2, 3, 4] and second.numpy().tolist() == [11, 21, 31]

@@ -49,30 +49,33 @@ class Storage:
 
     def handle(self) -> Any:
         """The device's buffer. Raises DeviceError if it was donated."""
-        self._check()
-        if self._detached is not None:
-            self._handle = self.device.allocate(max(1, self.words), host=True)
-            self.device.write(self._handle, self._detached)
-            self._detached = None
-        return self._handle
+        with self.device.lock:
+            self._check()
+            if self._detached is not None:
+                self._handle = self.device.allocate(max(1, self.words), host=True)
+                self.device.write(self._handle, self._detached)
+                self._detached = None
+            return self._handle
 
     def read(self) -> Words:
         """The words. Raises DeviceError if they were donated."""
-        self._check()
-        if self._detached is not None:
-            return self._detached
-        if not self.words:
-            return np.empty(0, np.uint32)
-        run = self._run() if self._run is not None else None
-        if run is not None:
-            return run.fetch(self._handle)[: self.words]
-        return self.device.read(self._handle, self.words)
+        with self.device.lock:
+            self._check()
+            if self._detached is not None:
+                return self._detached
+            if not self.words:
+                return np.empty(0, np.uint32)
+            run = self._run() if self._run is not None else None
+            if run is not None:
+                return run.fetch(self._handle)[: self.words]
+            return self.device.read(self._handle, self.words)
 
     def detach(self) -> None:
-        if not self.stale:
-            self._detached = self.read()
-        self._run = None
-        self._handle = None
+        with self.device.lock:
+            if not self.stale:
+                self._detached = self.read()
+            self._run = None
+            self._handle = None
 
     def donate(self) -> None:
         """The buffer goes to another value; whoever still asks for this one gets an error."""
@@ -121,8 +124,12 @@ class Run(Protocol):
 
 
 class Device(AbstractContextManager["Device"]):
-    """A device; ``with device:`` makes it the one on which arrays are created."""
+    """A device; ``with device:`` makes it the one on which arrays are created.
 
+    Threads may share it: ``lock`` is held while a Program runs and while a storage is read or moved.
+    """
+
+    lock: threading.RLock
     name: str
     kind: str
     max_words: int
@@ -181,6 +188,9 @@ class ReferenceDevice(Device):
 
     name, kind, max_words = "cpu", "reference", 2**31
 
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+
     def allocate(self, words: int, host: bool) -> Words:
         return np.zeros(words, np.uint32)
 
@@ -229,6 +239,7 @@ class VulkanDevice(Device):
     def __init__(self, opened: runtime.Device):
         info = opened.info
         self.opened = opened
+        self.lock = threading.RLock()
         self.name, self.kind = info.name, info.kind
         self.max_words = info.limits.max_buffer_bytes // 4
         limits = info.limits

@@ -83,6 +83,10 @@ class Program:
 
     def __call__(self, arguments: Sequence[Storage | Words], progress: Progress | None = None) -> list[Storage]:
         """Run once: a storage or host words for each input; gives a storage for each output."""
+        with self.device.lock:
+            return self._call(arguments, progress)
+
+    def _call(self, arguments: Sequence[Storage | Words], progress: Progress | None) -> list[Storage]:
         handles = [a.handle() if isinstance(a, Storage) else None for a in arguments]
         constants = [s.handle() for s in self.captured.values()]
         key = tuple(map(id, [*handles, *constants]))
@@ -118,8 +122,11 @@ class Program:
         at = dict(
             zip(self.inputs, ((slots.get(i) or a).handle() for i, a in enumerate(arguments)), strict=True)  # type: ignore[union-attr]
         )
-        buffers = {root: self._buffer(root, held) for root in self.roots if root not in self.taken}
-        handles = {r: buffers[r].handle if r in buffers else at[self.taken[r]] for r in self.roots}
+        # What the host stages lies in a slot that the next call stages into: no result may stay there.
+        staged = {self.inputs[i] for i in slots}
+        taken = {root: donor for root, donor in self.taken.items() if donor not in staged}
+        buffers = {root: self._buffer(root, held) for root in self.roots if root not in taken}
+        handles = {r: buffers[r].handle if r in buffers else at[taken[r]] for r in self.roots}
         if self._arenas is None:
             self._arenas = [device.allocate(words, host=False) for words in self.plan.arenas]
         arenas = self._arenas
@@ -136,7 +143,7 @@ class Program:
 
         tasks = [Task(s.spec, s.sizes, tuple(map(place, s.inputs)), tuple(map(place, s.outputs))) for s in self.steps]
         uploads = [s.handle() for s in slots.values() if s.words]
-        brought = {r for r in self.roots if r not in self.taken and 0 < r.words <= DOWNLOADED_WORDS}
+        brought = {r for r in buffers if 0 < r.words <= DOWNLOADED_WORDS}
         run = device.prepare(tasks, uploads, [handles[r] for r in self.roots if r in brought], progress)
         return _Bound(run, slots, buffers, handles, brought, held)
 

@@ -14,7 +14,7 @@ from vkdnn.fusion.kernel import Kernel
 from vkdnn.fusion.lower import Lowering, MustRealise, indices_of, remap_body, resolve, simplify
 from vkdnn.fusion.views import Coords, Space, SplitNeeded, address, row_major
 from vkdnn.ir.body import Affine
-from vkdnn.ir.node import Node
+from vkdnn.ir.node import Node, make
 from vkdnn.kernels.base import KernelSpec, Operand
 from vkdnn.kernels.calls import CALLS
 from vkdnn.kernels.expr import ExprSpec
@@ -237,8 +237,11 @@ def _call(kernel: Kernel, realised: Realised) -> Step:
         operands.append(Operand(arg.shape, arg.dtype, index))
     wanted: dict[int, Any] = {n.attrs[0]: n for n in kernel.outputs}
     spec, sizes = CALLS[family](parameters, operands, results, tuple(sorted(wanted)))
-    nothing = (False,) * len(bases)
-    return Step(spec, sizes, tuple(bases), tuple(wanted[k] for k in sorted(wanted)), nothing)
+    outputs = [wanted[k] for k in sorted(wanted)]
+    if len(spec.outputs) != len(outputs):  # a family that always writes all its results
+        outputs = [make("result", (node,), (k,), shape, dtype) for k, (shape, dtype) in enumerate(results)]
+    assert spec.outputs == tuple(n.dtype for n in outputs), spec.text()
+    return Step(spec, sizes, tuple(bases), tuple(outputs), (False,) * len(bases))
 
 
 _BUILDERS: dict[str, Callable[[Kernel, Realised], Step]] = {
