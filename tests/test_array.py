@@ -202,3 +202,19 @@ def test_joining_numpy_arrays_with_arrays_of_another_device():
         assert vk.concatenate([np.zeros(2), x]).numpy().tolist() == [0, 0, 1]
         assert vk.stack([x, np.ones(1)]).numpy().tolist() == [[1], [1]]
         assert (x + np.ones(1)).numpy().tolist() == [2] and vk.maximum(np.ones(1), x).device is vk.device("cpu")
+
+
+def test_functions_of_numpy_are_those_of_vkdnn(both):
+    x = np.linspace(-1, 1, 7, dtype=np.float32)
+    found = both(lambda x: [np.exp(x), np.arctan2(x, 0.5), np.ones((2, 7), np.float32) @ x, np.float32(2) * x], x)
+    want = both(lambda x: [vk.exp(x), vk.atan2(x, 0.5), vk.matmul(np.ones((2, 7), np.float32), x), x * 2], x)
+    assert all((a == b).all() for a, b in zip(found, want, strict=True))
+    with pytest.raises(ArgumentError, match=r"np\.add\.reduce"):
+        np.add.reduce(vk.array(x))
+    with pytest.raises(ArgumentError, match="never changes"):
+        vk.array(x)[0] = 1
+
+
+def test_bfloat16_is_shown_with_its_point():
+    x = vk.array([1, 2.5]).astype("bfloat16")
+    assert str(x) == "[1.  2.5]" and repr(x) == "vk.array([1. , 2.5], dtype=bfloat16)" and x.tolist() == [1.0, 2.5]

@@ -78,6 +78,7 @@ def test_a_default_that_does_not_exist_is_an_error_below_the_list(monkeypatch):
         result = run(*arguments)
         assert result.exit_code == 1 and "NumPy reference" in result.stdout and "* " not in result.stdout
         assert "error: VKDNN_DEVICE 'no such card' names no Vulkan device" in result.stderr
+        assert "or cpu (the NumPy reference)" in result.stderr
 
 
 @pytest.mark.parametrize("command", ["devices", "train", "generate", "show"])
@@ -91,6 +92,11 @@ def test_version_and_wrong_usage():
     assert run("--version").stdout == f"vkdnn {vkdnn.__version__}\n"
     assert run("devices", "--nonsense").exit_code == 2
     assert run("nonsense").exit_code == 2
+
+
+def test_python_m_is_the_command():
+    done = subprocess.run([sys.executable, "-m", "vkdnn", "--version"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stdout == f"vkdnn {vkdnn.__version__}\n"
 
 
 def test_errors_are_one_line_on_stderr_without_traceback():

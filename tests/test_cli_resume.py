@@ -123,8 +123,13 @@ def test_a_finished_run_goes_on_to_nothing(text, tmp_path):
     assert run("train", *TINY, "--steps", 2, "--text", text, "--device", "cpu", "--out", folder).exit_code == 0
     before = (folder / "checkpoint.safetensors").read_bytes()
     (folder / "loss.png").unlink()
+    sample = (folder / "sample.txt").stat()
     result = run("train", "--resume", folder, "--device", "cpu")
-    assert result.exit_code == 0 and "nothing was left to train" in result.stdout
+    assert result.exit_code == 0 and "\ndone     nothing was left to train\n" in result.stdout
+    assert (folder / "sample.txt").stat() == sample and "\nsample" not in result.stdout
+    (folder / "sample.txt").unlink()  # as after Ctrl-C before it was written
+    assert "\nsample" in run("train", "--resume", folder, "--device", "cpu").stdout
+    assert (folder / "sample.txt").exists()
     assert (folder / "loss.png").exists() and (folder / "checkpoint.safetensors").read_bytes() == before
 
 
@@ -175,7 +180,9 @@ def test_refusals(short, text, tmp_path):
     assert run("train", "--optimizer", "adam").exit_code == 2
     assert run("train", "--variant", "rla9").exit_code == 2
     wrong = run("train", *TINY, "--decay", 0.9, "--text", text, "--device", "cpu", "--out", tmp_path / "x")
-    assert wrong.exit_code == 1 and "decay: got 0.9 with variant='rla2'" in wrong.stderr
+    assert wrong.exit_code == 2 and "--decay below 1 needs --variant rla" in wrong.stderr
+    beyond = run("train", *TINY, "--decay", 1.5, "--text", text, "--device", "cpu", "--out", tmp_path / "x")
+    assert beyond.exit_code == 1 and "decay: got 1.5, expected" in beyond.stderr
     full = run("train", *TINY, "--text", text, "--device", "cpu", "--out", short)
     assert full.exit_code == 1 and f"go on with the run there with --resume {short}" in full.stderr.replace("\n", " ")
 

@@ -8,8 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from vkdnn import show
+from vkdnn.catalogue import catalogue
 from vkdnn.cli import app
-from vkdnn.errors import CompileError
+from vkdnn.errors import ArgumentError, CompileError
 
 FUSED = ("softmax", "rms_norm", "layer_norm", "gelu_matmul", "adamw", "scan_prefix_sequential", "exp")
 
@@ -94,6 +95,22 @@ def test_the_list_and_short_names():
     assert all(name in listed for name in show.EXAMPLES)
     assert len(json.loads(run("--json").stdout)) == len(show.EXAMPLES)
     assert "scan_prefix_sequential: " in run("scan-prefix", "--stage", "ir").stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("subtract", "sub"), ("vk.negative", "neg"), ("power", "pow"), ("nn.cross_entropy", "cross_entropy")],
+)
+def test_public_names_are_welcome(name, shown):
+    assert f"// ---- {shown}: " in run(name, "--stage", "ir").stdout
+
+
+@pytest.mark.parametrize("entry", [e.name for e in catalogue()])
+def test_every_operation_of_the_catalogue_is_shown_or_named_as_not_shown(entry):
+    try:
+        show.example(entry)
+    except ArgumentError as error:
+        assert str(error).startswith(f"{entry}: no shader is shown for it; shown are: softmax, ")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 import vkdnn as vk
 from vkdnn.cli import app
+from vkdnn.cli.console import full_name
 from vkdnn.cli.train import _config
 from vkdnn.nn import RAPTConfig
 from vkdnn.train import Job, Parity, run_steps, sample_text
@@ -48,6 +50,10 @@ def test_a_run_tells_how_it_went_and_writes_its_files(trained):
     folder, result = trained
     for part in ("RAPT, 1 layer of width 16", "text.txt, 11,358 bytes", "4 of 4, loss", "equal: 3 steps"):
         assert part in result.stderr
+    assert f"device   {full_name(vk.device())}\n" in result.stderr
+    assert "nats a byte (mean of the last 4 steps), 4 steps, " in result.stderr and "stopped" not in result.stderr
+    text = (folder / "sample.txt").read_text(encoding="utf-8")
+    assert all(c.isprintable() or c in "\n\t" for c in text)
     files = sorted(path.name for path in folder.iterdir())
     assert files == ["checkpoint.safetensors", "loss.csv", "loss.png", "sample.txt"]
     rows = list(csv.DictReader((folder / "loss.csv").open()))
@@ -70,6 +76,8 @@ def test_generate_refuses_clearly(trained, tmp_path):
     folder, _ = trained
     missing = run("generate", tmp_path, "--device", "cpu")
     assert missing.exit_code == 1 and "checkpoint.safetensors does not exist; name" in missing.stderr
+    readme = run("generate", folder / "sample.txt", "--device", "cpu")
+    assert readme.exit_code == 1 and "or name checkpoint.safetensors of a run, or its folder" in readme.stderr
     damaged = run("generate", folder / "loss.csv", "--device", "cpu")
     assert damaged.exit_code == 1 and "damaged or no safetensors file" in damaged.stderr
     empty = run("generate", folder, "--prompt", "", "--device", "cpu")
@@ -124,6 +132,18 @@ def test_a_time_limit_ends_the_run(tmp_path):
     result = run("train", *TINY, "--steps", 1000, "--time", 0, "--device", "cpu", "--out", out, "--json")
     found = json.loads(result.stdout)
     assert result.exit_code == 0 and found["steps"] == 1 and found["interrupted"] is False
+    said = f"at step 1 of 1000; go on with vkdnn train --resume {out}\n"
+    assert re.search(rf"stopped  after \d+ s {re.escape(said)}", result.stderr), result.stderr
+
+
+def test_the_limit_of_a_run_without_options_tells_how_to_lift_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("vkdnn.cli.train.DEFAULT_SECONDS", 0.0)
+    monkeypatch.setattr("vkdnn.cli.train_run.SAMPLE_BYTES", 2)
+    monkeypatch.setenv("VKDNN_TRAIN_COMMAND", "tools/run")
+    out = tmp_path / "a run"
+    result = run("train", *TINY, "--device", "cpu", "--out", out)
+    said = f"at step 1 of 700; go on with tools/run --resume '{out}'; all steps at once: --steps 700\n"
+    assert result.exit_code == 0 and said in result.stdout
 
 
 def test_the_defaults_are_the_main_job():
@@ -143,7 +163,9 @@ def test_refusals(tmp_path):
     blocked = run("train", *TINY, "--device", "cpu", "--out", tmp_path / "short.txt" / "run")
     assert blocked.exit_code == 1 and "--out: cannot make" in blocked.stderr
     device = run("train", *TINY, "--device", "no such card", "--out", tmp_path / "run")
-    assert device.exit_code == 1 and "Or use --device cpu" in device.stderr
+    assert device.exit_code == 1 and "or cpu (the NumPy reference)" in device.stderr
+    heads = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["train", "--heads", "5"])
+    assert heads.exit_code == 2 and "--heads 5 does not fit --width 96: the width must be" in heads.stderr
     for wrong in (
         ["--steps", "0"],
         ["--order", "random"],

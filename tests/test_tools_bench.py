@@ -17,7 +17,7 @@ TIMES = {"median_s", "best_s", "runs"}
 
 def bench(*arguments):
     # The environment is this one already; output must not depend on a terminal's width.
-    environment = {**os.environ, "VKDNN_BENCH_SOURCED": "1", "COLUMNS": "80"}
+    environment = {**os.environ, "VKDNN_TOOLS_SOURCED": "1", "COLUMNS": "80"}
     command = [sys.executable, str(BENCH), *map(str, arguments)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 

@@ -24,6 +24,10 @@ from vkdnn.numerics import basic
 from vkdnn.numerics.flush import flush
 from vkdnn.program import Program
 
+_NUMPY_NAMES = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "arctan2": "atan2", "rint": "round",
+                "bitwise_left_shift": "left_shift", "bitwise_right_shift": "right_shift"}  # fmt: skip
+"""NumPy's functions that have another name here."""
+
 
 class Array(Operators):
     """An array of float32, int32, uint32, bool, float16 or bfloat16 on a device, or an expression that will be one."""
@@ -74,9 +78,16 @@ class Array(Operators):
     def item(self) -> float | int | bool:
         """The value of an array of one element, as a Python number."""
         if self.size != 1:
-            raise ShapeError(f"item: the array has shape {self.shape}, expected one element")
+            raise ShapeError(
+                f"item: the array has shape {self.shape}, expected one element; as a condition use vk.any or vk.all, "
+                "as a list .tolist()"
+            )
         value: float | int | bool = self.numpy().reshape(()).item()
         return value
+
+    def tolist(self) -> Any:
+        """The values as nested lists of Python numbers."""
+        return self.numpy().tolist()
 
     def storage(self) -> Storage:
         """The storage of a computed array."""
@@ -89,6 +100,20 @@ class Array(Operators):
             raise ArgumentError("asarray: copy is False, but values on a device come to NumPy as a copy; leave it out")
         array = self.numpy()
         return array if dtype is None else array.astype(dtype)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Array:
+        """NumPy's functions of an Array are vkdnn's of the same name: NumPy's own would give other bits."""
+        from vkdnn.ops import elementwise, linear
+
+        name = _NUMPY_NAMES.get(ufunc.__name__, ufunc.__name__)
+        module: Any = linear if name == "matmul" else elementwise
+        if method != "__call__" or options or name not in module.__all__:
+            what = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
+            raise ArgumentError(
+                f"np.{what}: has no counterpart for arrays of vkdnn; use functions of vk, or x.numpy() for NumPy's"
+            )
+        result: Array = getattr(module, name)(*inputs)
+        return result
 
     def __float__(self) -> float:
         return float(self.item())
@@ -109,10 +134,16 @@ class Array(Operators):
         return self.shape[0]
 
     def __str__(self) -> str:
-        return f"<traced {self.dtype}{list(self.shape)}>" if _is_traced(self.node) else str(self.numpy())
+        return f"<traced {self.dtype}{list(self.shape)}>" if _is_traced(self.node) else str(self._printed())
 
     def __repr__(self) -> str:
-        return f"vk.Array({self})" if _is_traced(self.node) else f"vk.{self.numpy()!r}"
+        if _is_traced(self.node):
+            return f"vk.Array({self})"
+        return f"vk.{self._printed()!r}".replace("dtype=float32", f"dtype={self.dtype}")
+
+    def _printed(self) -> npt.NDArray[Any]:
+        """The values as they are shown: bfloat16 like the float32 numbers that they are."""
+        return self.numpy().astype(np.float32) if self.dtype is dtypes.bfloat16 else self.numpy()
 
     # ---- expressions
 
@@ -136,6 +167,9 @@ class Array(Operators):
         from vkdnn.ops.index import index
 
         return index(self, key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise ArgumentError("x[...] = value: an array never changes; use vk.where, vk.scatter or vk.put_along_axis")
 
     def __iter__(self) -> Iterator[Array]:
         return iter([self[i] for i in range(len(self))])
@@ -295,6 +329,8 @@ def _has_data(node: Node) -> bool:
 
 def realize(arrays: Sequence[Array]) -> None:
     """Compute arrays together, in one Program for each device."""
+    if not isinstance(arrays, (list, tuple)) or not all(isinstance(a, Array) for a in arrays):
+        raise ArgumentError(f"realize: got {short(arrays)}, expected a list of Arrays; for one array, [x]")
     todo = [a for a in arrays if a.node.buffer is None]
     for place in dict.fromkeys(a.device for a in todo):
         group = [a for a in todo if a.device is place]

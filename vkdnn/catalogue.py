@@ -184,7 +184,7 @@ def elementwise_rows() -> dict[str, str]:
 def first_sentence(text: str) -> str:
     """The first sentence of a docstring, on one line, without its full stop."""
     paragraph = " ".join(text.strip().split("\n\n")[0].split())
-    return re.split(r"(?<!\.)\. ", paragraph)[0].removesuffix(".").replace("``", "")
+    return re.split(r"(?<!\.)(?<!et al)\. ", paragraph)[0].removesuffix(".").replace("``", "")
 
 
 # ---- what a row of the op table says

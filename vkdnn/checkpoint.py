@@ -67,13 +67,19 @@ def load(path: str | os.PathLike[str], device: Device | None = None) -> Checkpoi
 
     Raises CheckpointError when the file is no such file, and FileNotFoundError when there is none.
     """
-    if not Path(path).exists():
+    try:
+        place = Path(path)
+    except TypeError:
+        raise ArgumentError(f"path: got {type(path).__name__}, expected a path") from None
+    if not place.exists():
         raise FileNotFoundError(f"checkpoint: no file at {path}")
+    if not place.is_file():
+        raise CheckpointError(f"checkpoint: {path} is no regular file; name the .safetensors file")
     try:
         with safetensors.safe_open(str(path), framework="numpy") as file:
             header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no iterator)
-    except safetensors.SafetensorError as error:
+    except (safetensors.SafetensorError, OSError) as error:
         raise CheckpointError(
             f"checkpoint: {path} is damaged or no safetensors file ({error}); save it again"
         ) from None
@@ -81,9 +87,13 @@ def load(path: str | os.PathLike[str], device: Device | None = None) -> Checkpoi
         raise CheckpointError(
             f"checkpoint: {path} has format {header.get('format')!r}, expected {_FORMAT!r}; write it with vkdnn"
         )
+    try:
+        metadata = json.loads(header["metadata"])
+    except (KeyError, json.JSONDecodeError) as error:
+        raise CheckpointError(f"checkpoint: {path} is damaged (its metadata: {error}); save it again") from None
     arrays = {name: array(values, dtype=values.dtype.name, device=device) for name, values in tensors.items()}
     whole = _nested(arrays)
-    return Checkpoint(whole.get("params", {}), whole.get("state"), json.loads(header["metadata"]))
+    return Checkpoint(whole.get("params", {}), whole.get("state"), metadata)
 
 
 def digest(values: Any) -> str:

@@ -73,7 +73,7 @@ def as_dtype(value: DType | str | np.dtype[Any] | type) -> DType:
     try:
         name = value if isinstance(value, str) else np.dtype(value).name
         return _BY_NAME[name]
-    except (TypeError, KeyError):
+    except (TypeError, KeyError, ValueError):
         raise DtypeError(f"dtype: got {value!r}, expected one of {', '.join(_BY_NAME)}") from None
 
 
@@ -96,8 +96,8 @@ def of_numpy(array: Array) -> DType:
             low, high = int(array.min()), int(array.max())
             if low < -(2**31) or high >= 2**31:
                 raise DtypeError(
-                    f"array: integers from {low} to {high} do not fit in int32; cast them with .astype(np.uint32) "
-                    "or scale them first"
+                    f"array: integers from {low} to {high} do not fit in int32; give dtype='uint32' if they are from 0 "
+                    "to 2**32 - 1, dtype='float32' if they may be rounded, or scale them first"
                 )
         return int32
     raise DtypeError(

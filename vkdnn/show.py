@@ -16,6 +16,7 @@ from typing import Any
 import vkdnn as vk
 from vkdnn import dtypes
 from vkdnn.array import Array
+from vkdnn.catalogue import catalogue, elementwise_rows
 from vkdnn.codegen.render import render
 from vkdnn.device import VulkanDevice
 from vkdnn.errors import ArgumentError, CompileError
@@ -186,11 +187,27 @@ EXAMPLES: dict[str, Example] = {e.name: e for e in _EXAMPLES} | {
 """Everything that `vkdnn show` takes: the examples above and every row of the op table."""
 
 
+# Public names of what is listed under another; those of rows are in the catalogue.
+_PUBLIC = {
+    "power": "pow", "nn.cross_entropy": "cross_entropy", "adamw_update": "adamw", "optim.adamw_update": "adamw",
+}  # fmt: skip
+
+
 def example(name: str) -> Example:
-    """The example of this name. Raises ArgumentError that names what comes near."""
-    plain = name.replace("-", "_")
+    """The example of this name, or of the operation that users call so.
+
+    Raises ArgumentError that says which operations are shown, or names what comes near.
+    """
+    plain = name.replace("-", "_").removeprefix("vk.")
+    plain = elementwise_rows().get(plain, _PUBLIC.get(plain, plain))
     found = EXAMPLES.get(plain) or EXAMPLES.get(f"{plain}_sequential")  # the default order of the scans
     if found is None:
+        if any(plain == entry.name or plain == entry.name.rpartition(".")[2] for entry in catalogue()):
+            shown = ", ".join(e.name for e in _EXAMPLES)
+            raise ArgumentError(
+                f"{plain}: no shader is shown for it; shown are: {shown}, and the elementwise operations; "
+                "`vkdnn show` lists all"
+            )
         close = difflib.get_close_matches(plain, EXAMPLES, n=3)
         hint = f" (is it {' or '.join(close)}?)" if close else ""
         raise ArgumentError(f"op: {name!r} cannot be shown{hint}; `vkdnn show` lists them")

@@ -16,9 +16,10 @@ from vkdnn.array import Array, asarray, common_device, host_array, host_words
 from vkdnn.autodiff.vjp import pullback
 from vkdnn.device import Device, Progress, Storage, Words, current_device
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError
+from vkdnn.fusion.schedule import storage
 from vkdnn.ir import build
 from vkdnn.ir.arguments import integer, integers, short
-from vkdnn.ir.node import leaf
+from vkdnn.ir.node import Node, leaf
 from vkdnn.program import Program
 
 Function = Callable[..., Any]
@@ -84,7 +85,9 @@ def value_and_grad(function: Function, argnums: int | Sequence[int] = 0, has_aux
             for path, x in zip(tree.paths(arguments[i]), tree.flatten(arguments[i])[0], strict=True):
                 name = f"grad: argument {i} {path}".rstrip()
                 if asarray(x, name=name).dtype.category != "f":
-                    raise DtypeError(f"{name} is {asarray(x).dtype}, expected float32")
+                    raise DtypeError(
+                        f"{name} is {asarray(x).dtype}, expected a float dtype; convert it with .astype(vk.float32)"
+                    )
         aux: list[Any] = []
 
         def partial(*chosen: Any) -> Any:
@@ -104,7 +107,8 @@ def value_and_grad(function: Function, argnums: int | Sequence[int] = 0, has_aux
         value, pull = vjp(partial, *(arguments[i] for i in numbers))
         if not isinstance(value, Array) or value.size != 1:
             raise ShapeError(
-                f"grad: the value is {getattr(value, 'shape', type(value).__name__)}, expected a scalar array"
+                f"grad: the value is {getattr(value, 'shape', type(value).__name__)}, expected a scalar array; "
+                "reduce it, as with vk.sum or vk.mean"
             )
         if value.dtype.category != "f":
             raise DtypeError(f"grad: the value is {value.dtype}, expected float32; it has no gradient")
@@ -147,18 +151,32 @@ class _Traced:
             result = function(*positional, **keywords)
         outputs, self.structure = tree.flatten(result)
         arrays = [asarray(o, name="jit: result") for o in outputs]
-        self.program = Program(device, [a.node for a in arrays], [p.node for p in parameters], donated)
+        self.program = Program(device, _apart([a.node for a in arrays]), [p.node for p in parameters], donated)
         self.outputs = [(a.shape, a.dtype) for a in arrays]
         self.device = device
 
     def __call__(self, leaves: list[Any], progress: Progress | None) -> Any:
         arguments: list[Storage | Words] = [_argument(x) for x in leaves]
         results = []
-        for storage, (shape, dtype) in zip(self.program(arguments, progress), self.outputs, strict=True):
+        for result, (shape, dtype) in zip(self.program(arguments, progress), self.outputs, strict=True):
             node = leaf(shape, dtype)
-            node.buffer = storage
+            node.buffer = result
             results.append(Array(node, self.device))
         return tree.unflatten(self.structure, results)
+
+
+def _apart(results: list[Node]) -> list[Node]:
+    """Results with memory of their own: a value that is returned twice, or that the function captured, is copied, so
+    that one of them can be donated later."""
+    seen: set[Node] = set()
+    apart = []
+    for node in results:
+        base = storage(node)
+        if base in seen or base.buffer is not None:
+            node = build.apply("stop_gradient", build.alias(node))
+        seen.add(storage(node))
+        apart.append(node)
+    return apart
 
 
 class Jitted:

@@ -7,15 +7,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import MofNCompleteColumn, Task
+from rich.text import Text
 from typer.core import TyperGroup
 
 import vkdnn as vk
+from vkdnn.device import VulkanDevice
 from vkdnn.errors import DeviceError, VkdnnError
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
@@ -80,12 +86,42 @@ def find_device(selector: str | None) -> vk.Device:
     try:
         return vk.device(selector)
     except DeviceError as error:
+        if "NumPy reference" in str(error):
+            raise
         raise DeviceError(f"{error}. Or use --device cpu, the NumPy reference, which needs no Vulkan") from None
 
 
 def short_name(device: vk.Device) -> str:
     """A device's name without what stands in brackets."""
     return device.name.split(" (")[0]
+
+
+def full_name(device: vk.Device) -> str:
+    """A device's name with its driver's version: software devices of two versions have one name."""
+    if not isinstance(device, VulkanDevice):
+        return device.name
+    version = re.split(r"[ -]", device.opened.info.driver_version)
+    # "Mesa 25.0.7-2~bpo12+1 (LLVM 15.0.6)" names its driver, "570.86.15" does not.
+    known = " ".join(version[:2]) if version[0].isalpha() else f"driver {version[0]}"
+    return f"{device.name}, {known}"
+
+
+def counted(number: int, noun: str) -> str:
+    """1 step, 2 steps."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def resume_command(folder: Path) -> str:
+    """The command line that goes on with a run, through tools/run where that started this process."""
+    program = os.environ.get("VKDNN_TRAIN_COMMAND")
+    return f"{shlex.quote(program) if program else 'vkdnn train'} --resume {shlex.quote(str(folder))}"
+
+
+class CountColumn(MofNCompleteColumn):
+    """3/10 of a progress bar; nothing while the whole is not known."""
+
+    def render(self, task: Task) -> Text:
+        return Text() if task.total is None else super().render(task)
 
 
 def printable(text: str) -> str:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.syntax import Syntax
 
-from vkdnn.cli.console import DeviceOption, JsonOption, find_device, output, print_json
+from vkdnn.cli.console import JsonOption, find_device, output, print_json
 from vkdnn.errors import ArgumentError, CompileError
 from vkdnn.show import EXAMPLES as OPERATIONS
 from vkdnn.show import Shown, disassemble, example, graph_text, kernel_record, kernels
@@ -54,7 +54,16 @@ def show(
         Stage,
         typer.Option(help="[bold]ir[/]: the graph, kernel specs and costs; or the text of the shaders."),
     ] = Stage.all,
-    device: DeviceOption = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device",
+            "-d",
+            metavar="DEVICE",
+            help="The shader for this Vulkan device: an index, a kind (discrete, integrated, virtual, software) or "
+            "part of a name. Without it, no device is asked: the shader with every software form.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show the graph, the kernels, the GLSL and the SPIR-V of an operation."""

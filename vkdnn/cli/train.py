@@ -89,7 +89,11 @@ def train(
         ),
     ] = _DEFAULT.config.variant,
     decay: Annotated[
-        float, typer.Option(metavar="X", help="Of the scores from token to token; below 1 with rla only.")
+        float,
+        typer.Option(
+            metavar="X",
+            help="Of the scores from token to token; below 1 with --variant rla and --order sequential only.",
+        ),
     ] = _DEFAULT.config.decay,
     order: Annotated[
         str,
@@ -129,7 +133,8 @@ def train(
         typer.Option(
             "--resume",
             metavar="FOLDER",
-            help="Go on with the run in this folder, with its options and its text, on any device.",
+            help="Go on with the run in this folder, with its options and its text, on any device. "
+            "Its number of steps cannot be raised: the learning rate followed it from the start.",
         ),
     ] = None,
     device: DeviceOption = None,
@@ -159,6 +164,8 @@ def train(
     for name, value, known in (("variant", variant, VARIANTS), ("optimizer", optimizer, OPTIMIZERS)):
         if value not in known:
             raise typer.BadParameter(f"got {value!r}, expected {', '.join(known)}", param_hint=f"--{name}")
+    if 0 < decay < 1 and (variant, order) != ("rla", "sequential"):
+        raise typer.BadParameter("--decay below 1 needs --variant rla and --order sequential")
     config = replace(_config(width, layers, heads, order), variant=variant, decay=decay)
     rate = OPTIMIZERS[optimizer][1] if learning_rate is None else learning_rate
     job = Job(config, steps or _DEFAULT.steps, batch, length, rate, seed, optimizer, accumulate, ema)
@@ -167,10 +174,11 @@ def train(
     if verify is not None:
         run_verify(job, corpus, find_device(device), verify, console, as_json)
         return
-    if seconds is None and steps is None:
+    limited = seconds is None and steps is None
+    if limited:
         seconds = DEFAULT_SECONDS
     chosen = find_device(device)
-    Run(job, corpus, chosen, _folder(out), console, as_json, seconds, every).go()
+    Run(job, corpus, chosen, _folder(out), console, as_json, seconds, every, limited=limited).go()
 
 
 def _config(width: int, layers: int, heads: int, order: str) -> RAPTConfig:
@@ -178,9 +186,8 @@ def _config(width: int, layers: int, heads: int, order: str) -> RAPTConfig:
         raise typer.BadParameter(f"got {order!r}, expected sequential or chunked", param_hint="--order")
     if width % (2 * heads):
         raise typer.BadParameter(
-            f"got {width}, expected a multiple of twice the heads ({2 * heads}): positions turn pairs of "
-            "each head's elements",
-            param_hint="--width",
+            f"--heads {heads} does not fit --width {width}: the width must be a multiple of twice the heads "
+            f"({2 * heads}), as positions turn pairs of each head's elements"
         )
     default, head = _DEFAULT.config, width // heads
     config = replace(default, layers=layers, order=order)

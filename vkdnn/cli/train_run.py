@@ -14,11 +14,20 @@ from typing import Any, NoReturn
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import vkdnn as vk
 from vkdnn.checkpoint import CheckpointError, reserve
-from vkdnn.cli.console import INTERRUPTED, print_json, printable, short_name
+from vkdnn.cli.console import (
+    INTERRUPTED,
+    CountColumn,
+    counted,
+    full_name,
+    print_json,
+    printable,
+    resume_command,
+    short_name,
+)
 from vkdnn.cli.train_verify import layers_of, verdict
 from vkdnn.nn import RAPTModel
 from vkdnn.train import (
@@ -57,14 +66,17 @@ class Run:
         seconds: float | None,
         every: int | None = None,
         start: Start | None = None,
+        limited: bool = False,
     ):
         self.job, self.corpus, self.device, self.folder = job, corpus, device, folder
         self.console, self.as_json, self.seconds = console, as_json, seconds
         self.every, self.start = every, start  # steps between checkpoints (None: by time); where the run goes on
+        self.limited = limited  # seconds are the default's, which --steps lifts
         self.begun_at = len(start.losses) if start is not None else 0
         self.saved_at = self.begun_at  # the step of the last checkpoint
         self.checkpoint = folder / CHECKPOINT_NAME if start is None else start.path
         self.early: State | None = None  # after the first steps, for the parity check
+        self.seconds_used = 0.0  # by training
         self.first_done = 0.0  # when the first step, with its compiling, was done
         self.rate = 0.0  # tokens a second
 
@@ -83,7 +95,7 @@ class Run:
         config, count = self.job.config, trainer.parameter_count
         self._line("model", f"RAPT, {layers_of(config)}, {count:,} parameters")
         self._line("text", str(self.corpus))
-        self._line("device", self.device.name)
+        self._line("device", full_name(self.device))
         if self.start is not None:
             self._line("resumed", f"after step {self.begun_at} of {self.job.steps}")
             if self.start.version != vk.__version__:
@@ -95,20 +107,27 @@ class Run:
             except KeyboardInterrupt:  # Ctrl-C again: what is at the final names is whole
                 self._abandon(len(trainer.losses), "after")
         losses = trainer.losses
-        loss = sum(losses[-LAST:]) / len(losses[-LAST:])
-        self._line(
-            "loss",
-            f"{losses[0]:.3f} → {loss:.3f} nats a byte, {len(losses)} steps, {self.rate:,.0f} tokens/s",
-        )
+        last = losses[-LAST:]
+        loss = sum(last) / len(last)
+        mean = f" (mean of the last {len(last)} steps)" if len(last) > 1 else ""
+        speed = f", {self.rate:,.0f} tokens/s" if self.rate else ""
+        self._line("loss", f"{losses[0]:.3f} → {loss:.3f} nats a byte{mean}, {counted(len(losses), 'step')}{speed}")
         digest = trainer.digest()
         self._line("digest", digest)
         sample: str | None = None
         parity: Parity | None = None
         stopped = stop.asked
         if stopped:
-            how = f"the checkpoint is kept; go on with vkdnn train --resume {self.folder}"
+            how = f"the checkpoint is kept; go on with {resume_command(self.folder)}"
             self._line("stopped", f"by Ctrl-C after step {len(losses)} of {self.job.steps}; {how}")
         else:
+            if len(losses) < self.job.steps:
+                whole = f"; all steps at once: --steps {self.job.steps}" if self.limited else ""
+                self._line(
+                    "stopped",
+                    f"after {self.seconds_used:.0f} s at step {len(losses)} of {self.job.steps}; "
+                    f"go on with {resume_command(self.folder)}{whole}",
+                )
             try:
                 sample, parity = self._sample(trainer), self._parity()
             except KeyboardInterrupt:
@@ -129,7 +148,7 @@ class Run:
         columns = (
             TextColumn("{task.description}"),
             BarColumn(None),
-            MofNCompleteColumn(),
+            CountColumn(),
             TextColumn("{task.fields[note]}"),
             TimeRemainingColumn(),
         )
@@ -143,6 +162,7 @@ class Run:
                 except KeyboardInterrupt:  # before the first step is done, or Ctrl-C twice
                     self._abandon(number, "in")
                 now = time.monotonic()
+                self.seconds_used = now - begun
                 if done == 1:
                     stop.armed = True
                     self.first_done = now
@@ -160,7 +180,7 @@ class Run:
                 if due and number < steps:
                     self._save_on_the_way(trainer, number)
                     saved = now
-                if stop.asked or (self.seconds is not None and now - begun > self.seconds):
+                if stop.asked or (self.seconds is not None and self.seconds_used > self.seconds):
                     break
 
     def _save_on_the_way(self, trainer: Trainer, number: int) -> None:
@@ -192,7 +212,7 @@ class Run:
         what = "compiling" if done < total else "preparing"  # the driver's part of it still lies ahead
         self.bar.update(self.task, description=what, completed=done, total=total, note="kernels")
         if done == total and not self.console.is_terminal:
-            self._line("compiled", f"{total} kernels")
+            self._line("compiled", counted(total, "kernel"))
 
     # ---- results
 
@@ -214,11 +234,24 @@ class Run:
         title = f"{self.corpus.name}, {short_name(self.device)}"
         plot_losses(self.folder / "loss.png", trainer.losses, title, math.log(self.job.config.vocab))
 
-    def _sample(self, trainer: Trainer) -> str:
-        with self.console.status("writing a sample"):
-            made = bytes(generate(RAPTModel(self.job.config), trainer.best, SAMPLE_PROMPT, SAMPLE_BYTES))
+    def _counting(self) -> Progress:
+        """A bar for what comes after training."""
+        columns = (TextColumn("{task.description}"), BarColumn(24), CountColumn())
+        return Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
+
+    def _sample(self, trainer: Trainer) -> str | None:
+        path = self.folder / "sample.txt"
+        if self.begun_at == self.job.steps and path.exists():
+            if path.stat().st_mtime_ns >= self.checkpoint.stat().st_mtime_ns:
+                return None  # that of this very checkpoint
+        made = bytearray()
+        with self._counting() as bar:
+            task = bar.add_task("writing a sample, bytes", total=SAMPLE_BYTES)
+            for byte in generate(RAPTModel(self.job.config), trainer.best, SAMPLE_PROMPT, SAMPLE_BYTES):
+                made.append(byte)
+                bar.advance(task)
         sample = (SAMPLE_PROMPT + made).decode(errors="replace")
-        (self.folder / "sample.txt").write_text(sample + "\n", encoding="utf-8")
+        path.write_text(printable(sample) + "\n", encoding="utf-8")
         self._line("sample", "")
         for line in printable(sample).splitlines():
             self.console.print(f"  [dim]│[/] {escape(line)}")
@@ -227,15 +260,20 @@ class Run:
     def _parity(self) -> Parity | None:
         """The first steps of this run, or of this part of it, again on the reference."""
         if self.begun_at == self.job.steps:
-            self._line("parity", "nothing was left to train")
+            self._line("done", "nothing was left to train")
             return None
         if self.early is None:
             how = "trained on the reference itself" if self.device.kind == "reference" else "too few steps for it"
             self._line("parity", how)
             return None
         steps = len(self.early.losses)
-        with self.console.status("repeating the first steps on the reference"):
-            truth = run_steps(self.job, self.corpus, vk.device("cpu"), steps, start=self.start)
+        with self._counting() as bar:
+            task = bar.add_task("the first steps again on the reference", total=steps)
+
+            def stepped(_: str, done: int) -> None:
+                bar.update(task, completed=done)
+
+            truth = run_steps(self.job, self.corpus, vk.device("cpu"), steps, stepped, start=self.start)
         parity = compare(self.device.name, self.early, truth)
         which = "the first steps" if self.start is None else f"the first steps after step {self.begun_at}"
         self._line("parity", f"{which} again on the NumPy reference:")

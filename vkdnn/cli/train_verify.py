@@ -9,10 +9,10 @@ from typing import Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress, TextColumn
 
 import vkdnn as vk
-from vkdnn.cli.console import print_json, short_name
+from vkdnn.cli.console import CountColumn, counted, print_json, short_name
 from vkdnn.nn import RAPTConfig
 from vkdnn.train import Corpus, Job, Parity, compare, run_steps
 
@@ -22,11 +22,11 @@ def run_verify(job: Job, corpus: Corpus, device: vk.Device, steps: int, console:
     reference = vk.device("cpu")
     config = job.config
     console.print(
-        f"{steps} training steps: {layers_of(config)}, {config.order} scans, "
+        f"{counted(steps, 'training step')}: {layers_of(config)}, {config.order} scans, "
         f"batch {job.batch} x {job.length}, seed {job.seed}\ntext {corpus}",
         markup=False,
     )
-    columns = (TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(24), CountColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
         found = None
         if device is not reference:
@@ -68,13 +68,13 @@ def _steps(job: Job, corpus: Corpus, device: vk.Device, steps: int, bars: Progre
 
 def layers_of(config: RAPTConfig) -> str:
     """The size of a model in words."""
-    return f"{config.layers} layer{'s' if config.layers > 1 else ''} of width {config.width}"
+    return f"{counted(config.layers, 'layer')} of width {config.width}"
 
 
 def verdict(parity: Parity) -> str:
     """One line (rich markup): equal, or where the runs part."""
     if parity.equal:
-        return f"[green]equal[/]: {parity.steps} steps, every bit of parameters and optimizer state"
+        return f"[green]equal[/]: {counted(parity.steps, 'step')}, every bit of parameters and optimizer state"
     names = ", ".join(parity.arrays[:3]) + (", ..." if len(parity.arrays) > 3 else "")
     first = f"; losses part at step {parity.first_step}" if parity.first_step is not None else ""
-    return f"[bold red]different[/]: {len(parity.arrays)} arrays ({names}){first}"
+    return f"[bold red]different[/]: {counted(len(parity.arrays), 'array')} ({names}){first}"

@@ -129,7 +129,7 @@ def _fold_constants(name: str, nodes: list[Any], dtype: DType) -> Node:
 def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
     try:
         return np.broadcast_shapes(*shapes)
-    except ValueError:
+    except (ValueError, RuntimeError):  # NumPy has a limit of axes
         raise ShapeError(f"{name}: shapes {' and '.join(map(str, shapes))} do not broadcast") from None
 
 

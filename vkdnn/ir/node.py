@@ -35,6 +35,7 @@ from vkdnn.dtypes import DType
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError
 
 MAX_ELEMENTS = 2**31 - 1  # kernels count elements in int32
+MAX_AXES = 32  # what NumPy 1.26 has
 VIEWS = frozenset({"reshape", "permute", "broadcast", "slice", "pad"})
 Shape = tuple[int, ...]
 
@@ -235,6 +236,8 @@ def make(kind: str, args: Iterable[Node], attrs: tuple[Any, ...], shape: Shape, 
 def _new(kind: str, args: tuple[Node, ...], attrs: tuple[Any, ...], shape: Shape, dtype: DType) -> Node:
     if (size := math.prod(shape)) > MAX_ELEMENTS:
         raise ShapeError(f"{kind}: {size} elements of shape {shape}, expected at most {MAX_ELEMENTS}; split the array")
+    if len(shape) > MAX_AXES:
+        raise ShapeError(f"{kind}: {len(shape)} axes, expected at most {MAX_AXES}; reshape the array")
     node = Node.__new__(Node)
     node.kind, node.args, node.attrs, node.shape, node.dtype = kind, args, attrs, shape, dtype
     node.buffer = None
@@ -263,7 +266,8 @@ def const(value: float | int | bool, dtype: DType) -> Node:
 
     float16 and bfloat16 constants are kept by the float32 bits of their rounded value.
     """
-    if dtype.category in "iu" and (value != value or int(value) != value or not _fits(int(value), dtype)):
+    fits = dtype.category not in "iu" or (math.isfinite(value) and int(value) == value and _fits(int(value), dtype))
+    if not fits:
         raise DtypeError(f"constant: {value!r} is not a value of {dtype}")
     bits = dtypes.constant_bits(value, dtype)
     if dtype.category == "f" and bits & 0x7F800000 == 0:

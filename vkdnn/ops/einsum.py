@@ -30,7 +30,7 @@ class _Term:
 
 
 def einsum(subscripts: str, *operands: Any) -> Array:
-    """Sums of products over the axes that ``subscripts`` names, such as "bij,bjk->bik"; float32 where it sums.
+    """Sums of products over the axes that ``subscripts`` names, such as "bij,bjk->bik"; sums are made in float32.
 
     A letter names an axis; letters that are not in the result are summed over. Without "->" the result has the letters
     that occur once, in alphabetical order. "..." stands for further axes, which broadcast. A letter twice in one

@@ -162,7 +162,7 @@ def _split(name: str, x: Any, cuts: Any, axis: int, equal: bool) -> list[Array]:
     expected = "a number of parts or a sequence of positions"
     if np.ndim(cuts) == 0:
         count = integer(f"{name}: indices_or_sections", cuts, expected)
-        if count < 1 or (equal and n % count):
+        if not 1 <= count <= max(1, 2 * n, 1 << 16) or (equal and n % count):
             raise ShapeError(f"{name}: axis {axis} of length {n} does not divide into {count} parts")
         sizes = [n // count + (i < n % count) for i in range(count)]
         bounds = [0, *np.cumsum(sizes).tolist()]

@@ -17,7 +17,7 @@ from vkdnn.ir.arguments import integer, normalize_axes, short
 
 
 def matmul(a: Any, b: Any) -> Array:
-    """a [..., M, K] @ b [..., K, N] -> [..., M, N], float32; batches broadcast; a vector is a row or a column.
+    """a [..., M, K] @ b [..., K, N] -> [..., M, N], summed in float32; batches broadcast; a vector is a row or column.
 
     >>> import vkdnn as vk
     >>> (vk.array([[1.0, 2.0]]) @ vk.array([[3.0], [4.0]])).item()
@@ -46,7 +46,7 @@ def matmul(a: Any, b: Any) -> Array:
 
 
 def dot(a: Any, b: Any) -> Array:
-    """Sum of products over the last axis of a and the second-to-last of b (the only one of a vector), float32.
+    """Sum of products over the last axis of a and the second-to-last of b (the only one of a vector), in float32.
 
     The other axes of a come first, then those of b, as in NumPy; a scalar multiplies.
 
@@ -62,7 +62,7 @@ def dot(a: Any, b: Any) -> Array:
 
 
 def vdot(a: Any, b: Any) -> Array:
-    """Sum of the products of all elements, both arrays in row-major order, float32."""
+    """Sum of the products of all elements, both arrays in row-major order, in float32."""
     a, b = asarray(a, [b], "vdot: a"), asarray(b, [a], "vdot: b")
     if a.size != b.size:
         raise ShapeError(f"vdot: shapes {a.shape} and {b.shape} differ in size, expected equally many elements")
@@ -77,7 +77,7 @@ def outer(a: Any, b: Any) -> Array:
 
 
 def tensordot(a: Any, b: Any, axes: int | Sequence[Any] = 2) -> Array:
-    """Sum of products over pairs of axes, float32: the last ``axes`` of a and first of b, or (axes of a, axes of b).
+    """Sum of products over pairs of axes, in float32: the last ``axes`` of a and first of b, or (axes of a, axes of b).
 
     The other axes of a come first, then those of b. k runs over the axes of a in the order in which they are named.
 

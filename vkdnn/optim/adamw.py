@@ -86,6 +86,7 @@ class AdamW(Optimizer):
 
     def update(self, params: Any, grads: Any, state: State) -> tuple[Any, State]:
         """One step: new parameters and state, of the same trees. ``grads`` is a tree like ``params``."""
+        self._state(state, "step", "beta1_power", "beta2_power", "m", "v")
         beta1, beta2 = self.betas
         power1, power2 = state["beta1_power"] * beta1, state["beta2_power"] * beta2
         rate, bias1, bias2 = self.rate(state["step"]), 1.0 - power1, 1.0 - power2

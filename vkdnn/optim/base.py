@@ -77,6 +77,14 @@ class Optimizer:
         """One step: new parameters and state, of the same trees. ``grads`` is a tree like ``params``."""
         raise NotImplementedError
 
+    def _state(self, state: Any, *keys: str) -> None:
+        """Raise ArgumentError unless ``state`` is what init() gives."""
+        if not isinstance(state, dict) or any(key not in state for key in keys):
+            raise ArgumentError(
+                f"state: got {type(state).__name__}, expected what {type(self).__name__}.init() or update() gave, with "
+                f"{', '.join(keys)}; the order of arguments is update(params, grads, state)"
+            )
+
     def rate(self, step: Any) -> Array:
         """The learning rate of step number ``step`` (int32, from 0)."""
         at = asarray(step).astype(dtypes.float32)

@@ -70,6 +70,7 @@ class Lion(Optimizer):
 
     def update(self, params: Any, grads: Any, state: State) -> tuple[Any, State]:
         """One step: new parameters and state, of the same trees. ``grads`` is a tree like ``params``."""
+        self._state(state, "step", "m")
         rate, scale = self.rate(state["step"]), self._scale(grads)
 
         def one(p: Array, g: Array, m: Array) -> tuple[Array, Array]:

@@ -73,6 +73,7 @@ class SGD(Optimizer):
 
     def update(self, params: Any, grads: Any, state: State) -> tuple[Any, State]:
         """One step: new parameters and state, of the same trees. ``grads`` is a tree like ``params``."""
+        self._state(state, "step", *(["velocity"] if self.momentum else []))
         rate, scale = self.rate(state["step"]), self._scale(grads)
 
         def one(p: Array, g: Array, velocity: Array | None = None) -> tuple[Array, ...]:

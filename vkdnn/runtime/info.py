@@ -140,7 +140,7 @@ def choose(selector: str | None = None, devices: tuple[DeviceInfo, ...] | None =
         listed = "; ".join(map(str, found))
         raise DeviceError(
             f"{source} {wanted!r} names no Vulkan device, expected an index, a kind or part of a name; "
-            f"choose one of: {listed}"
+            f"choose one of: {listed}; or cpu (the NumPy reference)"
         )
     return min(candidates, key=lambda info: _PREFERENCE.index(info.kind))
 

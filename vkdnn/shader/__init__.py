@@ -84,9 +84,10 @@ def _compile_missing(
     if not missing:
         return {}
     if os.environ.get("VKDNN_NO_COMPILE") == "1":
+        count = "1 shader is" if len(missing) == 1 else f"{len(missing)} shaders are"
         labels = ", ".join(request.label for request in missing.values())
         raise CompileError(
-            f"{len(missing)} shader(s) are not stored and VKDNN_NO_COMPILE=1 forbids compiling: {labels}; "
+            f"{count} not stored and VKDNN_NO_COMPILE=1 forbids compiling: {labels}; "
             "fill the store first or unset VKDNN_NO_COMPILE"
         )
 

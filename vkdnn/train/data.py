@@ -45,7 +45,8 @@ class Corpus:
     def __str__(self) -> str:
         size = f"{self.data.size / 1e6:.1f} MB" if self.data.size >= 1e5 else f"{self.data.size:,} bytes"
         files = f" in {self.files} files" if self.files > 1 else ""
-        skipped = f", {self.skipped} files left out (no UTF-8 text)" if self.skipped else ""
+        left = f"{self.skipped} file" + ("s" if self.skipped > 1 else "")
+        skipped = f", {left} left out (no UTF-8 text)" if self.skipped else ""
         return f"{self.name}, {size}{files}{skipped}"
 
     def check(self, length: int) -> None:

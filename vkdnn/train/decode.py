@@ -37,7 +37,10 @@ def load_model(
         raise ArgumentError(
             f"checkpoint: {place} does not exist; name a checkpoint or the folder of a run of vkdnn train"
         )
-    saved = checkpoint.load(place, vk.device("cpu"))  # the optimizer's state stays off the device
+    try:
+        saved = checkpoint.load(place, vk.device("cpu"))  # the optimizer's state stays off the device
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; or name {CHECKPOINT_NAME} of a run, or its folder") from error
     config: Any = saved.metadata.get("config")
     try:
         model = RAPTModel(RAPTConfig(**config))
