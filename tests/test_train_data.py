@@ -39,7 +39,7 @@ def test_a_folder_is_all_its_text_in_order_of_paths(tmp_path):
     corpus = load_text(tmp_path)
     assert corpus.data.tobytes() == b"one\ntwo\n"
     assert (corpus.files, corpus.skipped) == (2, 1)
-    assert "2 files" in str(corpus) and "1 files left out" in str(corpus)
+    assert "2 files" in str(corpus) and "1 file left out" in str(corpus)
 
 
 @pytest.mark.parametrize(

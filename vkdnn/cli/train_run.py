@@ -241,9 +241,9 @@ class Run:
 
     def _sample(self, trainer: Trainer) -> str | None:
         path = self.folder / "sample.txt"
-        if self.begun_at == self.job.steps and path.exists():
-            if path.stat().st_mtime_ns >= self.checkpoint.stat().st_mtime_ns:
-                return None  # that of this very checkpoint
+        done = self.begun_at == self.job.steps and path.exists()
+        if done and path.stat().st_mtime_ns >= self.checkpoint.stat().st_mtime_ns:
+            return None  # that of this very checkpoint
         made = bytearray()
         with self._counting() as bar:
             task = bar.add_task("writing a sample, bytes", total=SAMPLE_BYTES)

@@ -5,6 +5,7 @@ Nothing here may know arrays or nodes; ``name`` is the public function, and the 
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 from collections.abc import Iterable
 from typing import Any
@@ -87,3 +88,29 @@ def short(value: Any) -> str:
     """A value for a message: its text where that is short, else its type."""
     text = repr(value) if isinstance(value, (str, int, float, complex, tuple, list, type(None), np.generic)) else ""
     return text if 0 < len(text) <= 60 else type(value).__name__
+
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "int": (int, np.integer),
+    "float": (int, float, np.integer, np.floating),
+    "str": (str,),
+    "bool": (bool, np.bool_),
+}
+
+
+def settings(instance: Any) -> None:
+    """Raise ArgumentError for a field of a dataclass whose value is not of the plain type that its annotation names."""
+    for field in dataclasses.fields(instance):
+        value, kinds = getattr(instance, field.name), str(field.type).split(" | ")
+        if value is None and "None" in kinds:
+            continue
+        if kinds[0] == "tuple[float, float]":
+            good = isinstance(value, (tuple, list)) and len(value) == 2 and all(_is(v, "float") for v in value)
+        else:
+            good = kinds[0] not in _KINDS or _is(value, kinds[0])
+        if not good:
+            raise ArgumentError(f"{field.name}: got {short(value)}, expected {' or '.join(kinds)}")
+
+
+def _is(value: Any, kind: str) -> bool:
+    return isinstance(value, _KINDS[kind]) and (kind == "bool" or not isinstance(value, (bool, np.bool_)))

@@ -10,6 +10,7 @@ from typing import Any
 
 from vkdnn.array import Array, asarray, full
 from vkdnn.errors import ArgumentError, ShapeError
+from vkdnn.ir.arguments import settings
 from vkdnn.nn.layers import Linear, Params, RoPE
 from vkdnn.nn.norms import LayerNorm
 from vkdnn.ops.create import arange
@@ -79,6 +80,7 @@ class ReLULinearAttention:
     features: int | None = None
 
     def __post_init__(self) -> None:
+        settings(self)
         if self.variant not in VARIANTS:
             raise ArgumentError(f"variant: got {self.variant!r}, expected one of {', '.join(VARIANTS)}")
         if self.order not in ("sequential", "chunked"):

@@ -11,6 +11,7 @@ from typing import Any
 
 from vkdnn.array import Array, asarray
 from vkdnn.errors import ArgumentError, DtypeError
+from vkdnn.ir.arguments import settings
 from vkdnn.ops.elementwise import where
 from vkdnn.random import bernoulli
 
@@ -43,6 +44,7 @@ class Dropout:
     p: float = 0.5
 
     def __post_init__(self) -> None:
+        settings(self)
         _check(self.p)
 
     def __call__(self, x: Any, key: Any = None) -> Array:

@@ -16,6 +16,7 @@ import numpy as np
 from vkdnn.array import Array, asarray
 from vkdnn.dtypes import float32
 from vkdnn.errors import ArgumentError, ShapeError
+from vkdnn.ir.arguments import settings
 from vkdnn.ops.elementwise import cos, exp, log, negative, silu, sin, where
 from vkdnn.ops.index import take
 from vkdnn.ops.linear import matmul
@@ -85,6 +86,7 @@ class RoPE:
     base: float = 10_000.0
 
     def __post_init__(self) -> None:
+        settings(self)
         if self.head_dim < 2 or self.head_dim % 2:
             raise ArgumentError(f"head_dim: got {self.head_dim}, expected an even number of 2 or more")
 

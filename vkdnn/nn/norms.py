@@ -12,6 +12,7 @@ import numpy as np
 
 from vkdnn.array import Array, asarray
 from vkdnn.errors import ArgumentError, ShapeError
+from vkdnn.ir.arguments import settings
 from vkdnn.nn.layers import Params
 from vkdnn.ops.normalize import batch_norm, group_norm, layer_norm, rms_norm
 from vkdnn.streams import Stream
@@ -73,6 +74,7 @@ class GroupNorm:
     eps: float = 1e-5
 
     def __post_init__(self) -> None:
+        settings(self)
         if self.groups < 1 or self.channels < 1 or self.channels % self.groups:
             raise ArgumentError(
                 f"groups: got {self.groups} for {self.channels} channels, expected a positive divisor of them"
@@ -98,6 +100,7 @@ class BatchNorm:
     momentum: float = 0.1
 
     def __post_init__(self) -> None:
+        settings(self)
         if self.channels < 1:
             raise ArgumentError(f"channels: got {self.channels}, expected 1 or more")
         if not 0 <= self.momentum <= 1:

@@ -15,6 +15,7 @@ from vkdnn import dtypes, tree
 from vkdnn.array import Array, array, asarray
 from vkdnn.device import Device, current_device
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError
+from vkdnn.ir.arguments import settings
 from vkdnn.nn.attention import ReLULinearAttention
 from vkdnn.nn.layers import Embedding, Linear, Params, SwiGLU
 from vkdnn.nn.losses import cross_entropy
@@ -43,6 +44,7 @@ class RAPTConfig:
     features: int | None = None
 
     def __post_init__(self) -> None:
+        settings(self)
         for name in ("vocab", "width", "layers", "heads", "key_width", "value_width", "hidden"):
             if getattr(self, name) < 1:
                 raise ArgumentError(f"{name}: got {getattr(self, name)}, expected 1 or more")

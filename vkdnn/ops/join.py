@@ -50,6 +50,8 @@ def pad(
 
 def _widths(widths: Any, ndim: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Counts before and after each axis, from NumPy's forms."""
+    if isinstance(pad_width, np.ndarray):
+        pad_width = pad_width.tolist()
     expected = "an int, a pair of ints, or a pair for each axis, all zero or more"
     if isinstance(widths, np.ndarray):
         widths = widths.tolist()
@@ -160,7 +162,7 @@ def _split(name: str, x: Any, cuts: Any, axis: int, equal: bool) -> list[Array]:
     axis = normalize_axis(name, axis, x.ndim)
     n = x.shape[axis]
     expected = "a number of parts or a sequence of positions"
-    if np.ndim(cuts) == 0:
+    if not (isinstance(cuts, (list, tuple)) or (isinstance(cuts, np.ndarray) and cuts.ndim)):
         count = integer(f"{name}: indices_or_sections", cuts, expected)
         if not 1 <= count <= max(1, 2 * n, 1 << 16) or (equal and n % count):
             raise ShapeError(f"{name}: axis {axis} of length {n} does not divide into {count} parts")

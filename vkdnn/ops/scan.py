@@ -122,9 +122,7 @@ def rounded(results: Any, dtype: DType) -> Any:
     """Named results with all but the states in a storage type."""
     if not dtype.half:
         return results
-    per_token = {
-        name: x.astype(dtype) for name, x in results._asdict().items() if name not in STATES and x is not None
-    }
+    per_token = {name: x.astype(dtype) for name, x in results._asdict().items() if name not in STATES and x is not None}
     return results._replace(**per_token)
 
 

@@ -174,7 +174,8 @@ def _counts(name: str, value: Any) -> tuple[int, ...]:
     expected = "an int or ints of zero or more (not an Array: sizes may not depend on data)"
     if isinstance(value, Array):
         raise ArgumentError(f"{name}: got an Array, expected {expected}")
-    counts = integers(name, value, expected) if np.ndim(value) else (integer(name, value, expected),)
+    several = isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.ndim > 0)
+    counts = integers(name, value, expected) if several else (integer(name, value, expected),)
     if min(counts, default=0) < 0:
         raise ArgumentError(f"{name}: got {short(value)}, expected {expected}")
     return counts

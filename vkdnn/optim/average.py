@@ -11,6 +11,7 @@ from typing import Any
 from vkdnn import tree
 from vkdnn.array import Array, array, asarray
 from vkdnn.errors import ArgumentError
+from vkdnn.ir.arguments import settings
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Average:
     decay: float = 0.999
 
     def __post_init__(self) -> None:
+        settings(self)
         if not 0 <= self.decay < 1:
             raise ArgumentError(f"decay: got {self.decay}, expected a number in [0, 1)")
 

@@ -16,6 +16,7 @@ from vkdnn import dtypes, tree
 from vkdnn.array import Array, array, asarray
 from vkdnn.device import Device
 from vkdnn.errors import ArgumentError
+from vkdnn.ir.arguments import settings
 from vkdnn.ops.elementwise import clip, cos, maximum, minimum, sqrt, where
 from vkdnn.ops.reduce import sum as sum_
 
@@ -53,6 +54,7 @@ class Optimizer:
     clip_norm: float | None = 1.0
 
     def __post_init__(self) -> None:
+        settings(self)
         within = self.warmup_steps < self.total_steps < 2**24
         clipped = self.clip_norm is None or self.clip_norm > 0
         self._check("learning_rate", 0 <= self.learning_rate < math.inf, "zero or more")
