@@ -50,8 +50,6 @@ def pad(
 
 def _widths(widths: Any, ndim: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Counts before and after each axis, from NumPy's forms."""
-    if isinstance(pad_width, np.ndarray):
-        pad_width = pad_width.tolist()
     expected = "an int, a pair of ints, or a pair for each axis, all zero or more"
     if isinstance(widths, np.ndarray):
         widths = widths.tolist()
