@@ -27,7 +27,8 @@ LAYERS = (
     ("transform",),
     ("random", "streams", "checkpoint"),
     ("nn", "optim"),
-    ("train", "show", "catalogue"),
+    ("train", "catalogue"),
+    ("show",),
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
