@@ -23,6 +23,7 @@ from vkdnn import tree
 from vkdnn.array import Array, array, realize
 from vkdnn.device import Device
 from vkdnn.errors import ArgumentError, VkdnnError
+from vkdnn.ir.arguments import short
 
 _FORMAT = "vkdnn-checkpoint-1"
 
@@ -115,7 +116,11 @@ def _host(values: Any) -> dict[str, np.ndarray[Any, Any]]:
     leaves, _ = tree.flatten(values)
     realize([leaf for leaf in leaves if isinstance(leaf, Array)])
     names = tree.paths(values)
-    return {name: np.ascontiguousarray(leaf).reshape(np.shape(leaf)) for name, leaf in zip(names, leaves, strict=True)}
+    found = {name: np.ascontiguousarray(leaf).reshape(np.shape(leaf)) for name, leaf in zip(names, leaves, strict=True)}
+    for name, host in found.items():
+        if host.dtype.kind in "OSUcMm":
+            raise ArgumentError(f"{name}: got {short(host.tolist())}, expected numbers or bools")
+    return found
 
 
 def _nested(leaves: Mapping[str, Any]) -> Any:
@@ -171,6 +176,10 @@ def _partial(path: Path) -> Path:
 
 
 def _write(path: Path, data: bytes) -> None:
+    if path.is_dir():
+        raise ArgumentError(f"path: {path} is a folder; name a file in it, as checkpoint.safetensors")
+    if not path.parent.is_dir():
+        raise ArgumentError(f"path: there is no folder {path.parent}; make it first")
     partial = _partial(path)
     try:
         with open(partial, "wb") as file:

@@ -107,7 +107,10 @@ def uniform(key: Any, shape: Shape = (), low: Any = 0.0, high: Any = 1.0) -> Arr
     if not (_is_array(low) or _is_array(high)):
         low, high = (_number("uniform: low, high", v) for v in (low, high))
         if not low <= high or max(abs(low), abs(high), high - low) > _LARGEST:
-            raise ArgumentError(f"uniform: low, high: got {low} and {high}, expected float32 numbers in this order")
+            raise ArgumentError(
+                f"uniform: low, high: got {low} and {high}, expected float32 numbers in this "
+                "order, no further apart than the largest float32"
+            )
         if (low, high) == (0.0, 1.0):
             return fraction
     low, high = asarray(low, [fraction]), asarray(high, [fraction])

@@ -206,7 +206,8 @@ def _corpus(text: Path | None, fixed: bool) -> Corpus:
 def _folder(out: Path | None) -> Path:
     """The folder of this run, made now, so that what is wrong with it shows before training."""
     folder = out or Path("runs", datetime.now().strftime("%Y%m%d-%H%M%S"))
-    if folder.is_dir() and any(folder.iterdir()):
+    there = folder.is_dir()
+    if there and any(folder.iterdir()):
         if out is None:
             time.sleep(1.0)  # another run began in this second
             return _folder(None)
@@ -214,7 +215,11 @@ def _folder(out: Path | None) -> Path:
             f"--out: {folder} is not empty; name a new folder, or go on with the run there with --resume {folder}"
         )
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=there)
+    except FileExistsError:
+        if out is None:
+            return _folder(None)
+        raise ArgumentError(f"--out: {folder} was made a moment ago, by another run; name another folder") from None
     except OSError as error:
         raise ArgumentError(f"--out: cannot make {folder} ({error.strerror}); name another folder") from error
     return folder

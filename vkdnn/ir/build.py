@@ -15,7 +15,7 @@ from vkdnn.dtypes import DType, bfloat16, bool_, float16, float32, int32, uint32
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError
 from vkdnn.ir.arguments import normalize_axes as normalize_axes
 from vkdnn.ir.arguments import normalize_axis as normalize_axis
-from vkdnn.ir.node import Node, Shape, Token, const, const_value, make
+from vkdnn.ir.node import MAX_AXES, Node, Shape, Token, const, const_value, make
 from vkdnn.ir.ops import OPS
 from vkdnn.numerics import basic
 
@@ -129,7 +129,9 @@ def _fold_constants(name: str, nodes: list[Any], dtype: DType) -> Node:
 def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
     try:
         return np.broadcast_shapes(*shapes)
-    except (ValueError, RuntimeError):  # NumPy has a limit of axes
+    except (ValueError, RuntimeError):
+        if max(map(len, shapes)) > MAX_AXES:
+            raise ShapeError(f"{name}: {max(map(len, shapes))} axes, expected at most {MAX_AXES}") from None
         raise ShapeError(f"{name}: shapes {' and '.join(map(str, shapes))} do not broadcast") from None
 
 

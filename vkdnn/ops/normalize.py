@@ -197,7 +197,7 @@ def _channels(name: str, value: Any, x: Array) -> Array | None:
 def check_eps(eps: float) -> None:
     """Raise ArgumentError unless eps is a finite positive number of float32."""
     valid = isinstance(eps, (int, float, np.floating)) and not isinstance(eps, bool)
-    if not (valid and math.isfinite(eps) and 2.0**-126 <= eps < 3.4e38):
+    if not (valid and math.isfinite(eps) and 2.0**-126 <= float(eps) < 3.4e38):
         raise ArgumentError(f"eps: got {eps!r}, expected a finite positive number, at least 2**-126")
 
 

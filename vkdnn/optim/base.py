@@ -15,7 +15,7 @@ import numpy as np
 from vkdnn import dtypes, tree
 from vkdnn.array import Array, array, asarray
 from vkdnn.device import Device
-from vkdnn.errors import ArgumentError
+from vkdnn.errors import ArgumentError, DtypeError
 from vkdnn.ir.arguments import settings
 from vkdnn.ops.elementwise import clip, cos, maximum, minimum, sqrt, where
 from vkdnn.ops.reduce import sum as sum_
@@ -136,5 +136,8 @@ def each(function: Callable[..., tuple[Array, ...]], params: Any, grads: Any, *s
         if shape != structure:
             raise ArgumentError(f"{name}: its tree differs from that of params; expected a leaf for each parameter")
         columns.append(found)
+    for path, g in zip(tree.paths(params), columns[0], strict=True):
+        if asarray(g).dtype.category != "f":
+            raise DtypeError(f"grads: {path} is {asarray(g).dtype}, expected a float dtype, as vk.grad gives")
     moved = [function(*row) for row in zip(leaves, *columns, strict=True)]
     return [tree.unflatten(structure, list(column)) for column in zip(*moved, strict=True)]
