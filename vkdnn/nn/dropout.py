@@ -11,7 +11,6 @@ from typing import Any
 
 from vkdnn.array import Array, asarray
 from vkdnn.errors import ArgumentError, DtypeError
-from vkdnn.ir.arguments import settings
 from vkdnn.ops.elementwise import where
 from vkdnn.random import bernoulli
 
@@ -44,7 +43,6 @@ class Dropout:
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        settings(self)
         _check(self.p)
 
     def __call__(self, x: Any, key: Any = None) -> Array:
