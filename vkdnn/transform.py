@@ -260,7 +260,7 @@ def _positions(name: str, numbers: tuple[int, ...], count: int) -> tuple[int, ..
     """Numbers of arguments counted from the first. Raises ArgumentError if there is no such argument, or one twice."""
     for i in numbers:
         if not -count <= i < count:
-            raise ArgumentError(f"{name}: got {i}, but the function was called with {count} arguments")
+            raise ArgumentError(f"{name}: got {i}, but the function was called with {count} arguments, keywords aside")
     found = tuple(i % count for i in numbers)
     if len(set(found)) < len(found):
         raise ArgumentError(f"{name}: {numbers} names an argument twice, expected each once")
