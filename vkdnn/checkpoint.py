@@ -20,10 +20,9 @@ import safetensors
 import safetensors.numpy
 
 from vkdnn import tree
-from vkdnn.array import Array, array, realize
+from vkdnn.array import Array, array, host_array, realize
 from vkdnn.device import Device
 from vkdnn.errors import ArgumentError, VkdnnError
-from vkdnn.ir.arguments import short
 
 _FORMAT = "vkdnn-checkpoint-1"
 
@@ -116,11 +115,8 @@ def _host(values: Any) -> dict[str, np.ndarray[Any, Any]]:
     leaves, _ = tree.flatten(values)
     realize([leaf for leaf in leaves if isinstance(leaf, Array)])
     names = tree.paths(values)
-    found = {name: np.ascontiguousarray(leaf).reshape(np.shape(leaf)) for name, leaf in zip(names, leaves, strict=True)}
-    for name, host in found.items():
-        if host.dtype.kind in "OSUcMm":
-            raise ArgumentError(f"{name}: got {short(host.tolist())}, expected numbers or bools")
-    return found
+    hosts = [host_array(name, leaf) for name, leaf in zip(names, leaves, strict=True)]
+    return {name: np.ascontiguousarray(host).reshape(host.shape) for name, host in zip(names, hosts, strict=True)}
 
 
 def _nested(leaves: Mapping[str, Any]) -> Any:

@@ -68,20 +68,12 @@ def normalize_axes(name: str, axis: Any, ndim: int) -> Shape:
     """
     if axis is None:
         return tuple(range(ndim))
-    if isinstance(axis, (list, tuple, range)):
-        axes = tuple(normalize_axis(name, a, ndim) for a in _axes(name, axis))
-        if len(set(axes)) < len(axes):
-            raise ShapeError(f"{name}: axis {tuple(axis)} names an axis of an array of {ndim} axes twice")
-        return axes
-    return (normalize_axis(name, _axes(name, axis)[0], ndim),)
-
-
-def _axes(name: str, axis: Any) -> Shape:
-    """The ints of an axis argument, whether the axes exist or not."""
-    expected = "an int, a sequence of ints or None"
-    if isinstance(axis, (list, tuple, range)):
-        return integers(f"{name}: axis", axis, expected)
-    return (integer(f"{name}: axis", axis, expected),)
+    given = tuple(axis) if isinstance(axis, (list, tuple, range)) else (axis,)
+    given = integers(f"{name}: axis", given, "an int, a sequence of ints or None")
+    axes = tuple(normalize_axis(name, a, ndim) for a in given)
+    if len(set(axes)) < len(axes):
+        raise ShapeError(f"{name}: axis {given} names an axis of an array of {ndim} axes twice")
+    return axes
 
 
 def short(value: Any) -> str:

@@ -36,10 +36,8 @@ def _fold(name: str, op: str, x: Array, axis: Axes, keepdims: bool) -> Array:
     kept = [n for i, n in enumerate(x.shape) if i not in axes]
     if op in ("maximum", "minimum") and x.size == 0 and 0 not in kept:
         raise ShapeError(f"{name}: no elements along axes {axes} of shape {x.shape}, and no elements have no {name}")
-    node = build.fold(op, build.cast(x.node, float32 if x.dtype.half else x.dtype), axes)
-    if not keepdims:
-        node = build.reshape(node, tuple(n for i, n in enumerate(x.shape) if i not in axes))
-    return narrow(Array(node, x._device), x)
+    node = build.fold(op, x.node, axes)
+    return Array(node if keepdims else build.reshape(node, tuple(kept)), x._device)
 
 
 def _number(name: str, x: Any) -> Array:
