@@ -91,6 +91,9 @@ def test_checkpoints_that_hold_no_such_model(tmp_path):
     checkpoint.save(path, on(CPU), metadata={"config": {"width": 0}})
     with pytest.raises(CheckpointError, match=r"describes no RAPT model \(width: got 0"):
         load_model(path, CPU)
+    checkpoint.save(path, on(CPU), metadata={"model": "other", "config": vars(CONFIG)})
+    with pytest.raises(CheckpointError, match=r"describes no known model \(model: got 'other', expected one of rapt"):
+        load_model(path, CPU)
     wider = json.loads(json.dumps(vars(CONFIG))) | {"hidden": 64}
     checkpoint.save(path, on(CPU), metadata={"config": wider})
     with pytest.raises(CheckpointError, match=r"layers.0.mlp.* of shape \(.*32.*\), expected \(.*64.*\)"):

@@ -57,6 +57,7 @@ def test_the_digest_covers_every_parameter_and_the_optimizer():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"config": {"width": 16}}, r"config: got dict, expected one of RAPTConfig"),
         ({"steps": 0}, r"steps: got 0, expected 1 or more"),
         ({"batch": 0}, r"batch: got 0"),
         ({"length": -1}, r"length: got -1"),

@@ -61,6 +61,14 @@ def test_a_job_comes_back_from_its_record(job):
     assert Job.from_record(json.loads(json.dumps(job.record()))) == job
 
 
+def test_records_without_a_model_are_of_rapt():
+    record = JOB.record()
+    assert record.pop("model") == "rapt" == JOB.model
+    assert Job.from_record(record) == JOB
+    with pytest.raises(ArgumentError, match=r"^model: got 'other', expected one of rapt"):
+        Job.from_record({**record, "model": "other"})
+
+
 def test_averaged_weights_are_those_to_decode_with(text, tmp_path):
     trainer = trained(replace(JOB, ema=0.5), load_text(text), CPU, 2)
     trainer.save(tmp_path / "checkpoint.safetensors")

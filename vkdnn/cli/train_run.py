@@ -29,7 +29,6 @@ from vkdnn.cli.console import (
     short_name,
 )
 from vkdnn.cli.train_verify import layers_of, verdict
-from vkdnn.nn import RAPTModel
 from vkdnn.train import (
     CHECKPOINT_NAME,
     Corpus,
@@ -93,7 +92,7 @@ class Run:
             self._leave()
             raise
         config, count = self.job.config, trainer.parameter_count
-        self._line("model", f"RAPT, {layers_of(config)}, {count:,} parameters")
+        self._line("model", f"{self.job.kind.title}, {layers_of(config)}, {count:,} parameters")
         self._line("text", str(self.corpus))
         self._line("device", full_name(self.device))
         if self.start is not None:
@@ -247,7 +246,7 @@ class Run:
         made = bytearray()
         with self._counting() as bar:
             task = bar.add_task("writing a sample, bytes", total=SAMPLE_BYTES)
-            for byte in generate(RAPTModel(self.job.config), trainer.best, SAMPLE_PROMPT, SAMPLE_BYTES):
+            for byte in generate(self.job.make_model(), trainer.best, SAMPLE_PROMPT, SAMPLE_BYTES):
                 made.append(byte)
                 bar.advance(task)
         sample = (SAMPLE_PROMPT + made).decode(errors="replace")

@@ -183,9 +183,9 @@ class RAPTModel:
             raise ShapeError(f"tokens: got shape {tokens.shape}, expected [B, T + 1] with T of 1 or more")
         return cross_entropy(self(params, tokens[:, :-1], boundary), tokens[:, 1:])
 
-    def init_state(self, batch: int, device: Device | None = None) -> Params:
+    def init_state(self, batch: int, device: Device | None = None, max_tokens: int | None = None) -> Params:
         """The state before the first token: {"position": int32 [1], "layers": one attention state a
-        layer}."""
+        layer}. Its size is fixed: ``max_tokens`` is there for models whose state grows, and is not read."""
         with device or current_device():
             layers = [self.block.attention.init_state(batch) for _ in range(self.config.layers)]
             return {"position": array(np.zeros(1, np.int32)), "layers": layers}

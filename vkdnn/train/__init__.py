@@ -7,15 +7,19 @@ from vkdnn.train.data import Corpus, batch_at, load_text, sample_text, standard_
 from vkdnn.train.decode import generate, load_model
 from vkdnn.train.job import OPTIMIZERS, Job
 from vkdnn.train.loop import Stop, Trainer, TrainingError
+from vkdnn.train.models import MODELS, Kind, Model, make_config, make_model, model_name
 from vkdnn.train.plot import plot_losses
 from vkdnn.train.resume import CHECKPOINT_NAME, Start, load_start, same_text
 from vkdnn.train.verify import Parity, State, compare, run_steps, verify
 
 __all__ = [
     "CHECKPOINT_NAME",
+    "MODELS",
     "OPTIMIZERS",
     "Corpus",
     "Job",
+    "Kind",
+    "Model",
     "Parity",
     "Start",
     "State",
@@ -28,6 +32,9 @@ __all__ = [
     "load_model",
     "load_start",
     "load_text",
+    "make_config",
+    "make_model",
+    "model_name",
     "plot_losses",
     "run_steps",
     "same_text",

@@ -18,17 +18,17 @@ from vkdnn.array import Array, array
 from vkdnn.checkpoint import CheckpointError
 from vkdnn.device import Device, Progress
 from vkdnn.errors import ArgumentError, VkdnnError
-from vkdnn.nn import RAPTConfig, RAPTModel
+from vkdnn.train.models import MODELS, Model, make_config, make_model
 from vkdnn.train.resume import CHECKPOINT_NAME
 
 
 def load_model(
     path: str | os.PathLike[str], device: Device, averaged: bool = True
-) -> tuple[RAPTModel, Any, dict[str, Any]]:
+) -> tuple[Model, Any, dict[str, Any]]:
     """(model, parameters on ``device``, metadata) of a checkpoint or of the folder of a run.
 
     With ``averaged`` the parameters are averaged ones, if the run kept them. Raises ArgumentError when there is
-    no such file, and CheckpointError when it holds no RAPT model.
+    no such file, and CheckpointError when it holds no model of MODELS.
     """
     place = Path(path)
     if place.is_dir():
@@ -41,12 +41,13 @@ def load_model(
         saved = checkpoint.load(place, vk.device("cpu"))  # the optimizer's state stays off the device
     except CheckpointError as error:
         raise CheckpointError(f"{error}; or name {CHECKPOINT_NAME} of a run, or its folder") from error
-    config: Any = saved.metadata.get("config")
+    name = str(saved.metadata.get("model", "rapt"))  # checkpoints without a name are old
     try:
-        model = RAPTModel(RAPTConfig(**config))
+        model = make_model(make_config(name, saved.metadata.get("config")))
     except (TypeError, VkdnnError) as error:
+        title = f"{MODELS[name].title} model" if name in MODELS else "known model"
         raise CheckpointError(
-            f"checkpoint: {place} describes no RAPT model ({error}); write it with vkdnn train"
+            f"checkpoint: {place} describes no {title} ({error}); write it with vkdnn train"
         ) from error
     average = saved.state.get("average") if averaged and isinstance(saved.state, dict) else None
     params = saved.params if average is None else average
@@ -65,7 +66,7 @@ def _shapes(params: Any) -> dict[str, tuple[int, ...]]:
 
 
 def generate(
-    model: RAPTModel,
+    model: Model,
     params: Any,
     prompt: bytes,
     count: int,
@@ -89,7 +90,7 @@ def generate(
 
 
 def _bytes(
-    model: RAPTModel,
+    model: Model,
     params: Any,
     prompt: bytes,
     count: int,
@@ -105,7 +106,7 @@ def _bytes(
     jitted = vk.jit(step, donate_argnums=2, progress=progress)
     divisor = np.float32(max(temperature, 2.0**-20))  # below that, softmax is the maximum's alone
     with device:
-        state = model.init_state(1)
+        state = model.init_state(1, max_tokens=len(prompt) + count)
     scores = None
     for token in prompt:
         with device:

@@ -13,6 +13,7 @@ from typing import Any
 from vkdnn.errors import ArgumentError
 from vkdnn.nn import TRAIN_DEFAULTS, RAPTConfig
 from vkdnn.optim import SGD, AdamW, Average, Lion, Optimizer
+from vkdnn.train.models import MODELS, Config, Kind, Model, make_config, make_model, model_name
 
 OPTIMIZERS: dict[str, tuple[type[Optimizer], float, float]] = {
     "adamw": (AdamW, TRAIN_DEFAULTS.learning_rate, TRAIN_DEFAULTS.weight_decay),
@@ -30,7 +31,7 @@ class Job:
     of averaged weights that are kept beside the others, None for none.
     """
 
-    config: RAPTConfig = field(default_factory=RAPTConfig)
+    config: Config = field(default_factory=RAPTConfig)
     steps: int = TRAIN_DEFAULTS.steps
     batch: int = TRAIN_DEFAULTS.batch
     length: int = TRAIN_DEFAULTS.tokens
@@ -41,6 +42,7 @@ class Job:
     ema: float | None = None
 
     def __post_init__(self) -> None:
+        model_name(self.config)
         for name in ("steps", "batch", "length", "accumulate"):
             if getattr(self, name) < 1:
                 raise ArgumentError(f"{name}: got {getattr(self, name)}, expected 1 or more")
@@ -53,15 +55,29 @@ class Job:
         if self.ema is not None and not 0 <= self.ema < 1:
             raise ArgumentError(f"ema: got {self.ema}, expected a number in [0, 1)")
 
+    @property
+    def model(self) -> str:
+        """The name of the model in MODELS."""
+        return model_name(self.config)
+
+    @property
+    def kind(self) -> Kind:
+        """The row of the model in MODELS."""
+        return MODELS[self.model]
+
+    def make_model(self) -> Model:
+        return make_model(self.config)
+
     def make_optimizer(self) -> Optimizer:
         kind, _, weight_decay = OPTIMIZERS[self.optimizer]
+        defaults = self.kind.defaults
         return kind(
             learning_rate=self.learning_rate,
-            warmup_steps=min(TRAIN_DEFAULTS.warmup_steps, self.steps // 5),
+            warmup_steps=min(defaults.warmup_steps, self.steps // 5),
             total_steps=self.steps,
-            min_ratio=TRAIN_DEFAULTS.min_ratio,
+            min_ratio=defaults.min_ratio,
             weight_decay=weight_decay,
-            clip_norm=TRAIN_DEFAULTS.clip_norm,
+            clip_norm=defaults.clip_norm,
         )
 
     def make_average(self) -> Average | None:
@@ -69,9 +85,11 @@ class Job:
 
     def record(self) -> dict[str, Any]:
         """The job as JSON can hold it; from_record() gives it back."""
-        return dataclasses.asdict(self)
+        return {"model": self.model, **dataclasses.asdict(self)}
 
     @staticmethod
     def from_record(record: Any) -> Job:
         """Raises TypeError, or ArgumentError, for what record() did not make."""
-        return Job(**{**record, "config": RAPTConfig(**record["config"])})
+        values = dict(record)
+        config = make_config(str(values.pop("model", "rapt")), values.pop("config"))  # records without a name are old
+        return Job(config, **values)

@@ -18,7 +18,6 @@ import vkdnn as vk
 from vkdnn import checkpoint, tree
 from vkdnn.device import Device, Progress
 from vkdnn.errors import VkdnnError
-from vkdnn.nn import RAPTModel
 from vkdnn.optim import Accumulation
 from vkdnn.train.data import Corpus, batch_at
 from vkdnn.train.job import Job
@@ -48,7 +47,7 @@ class Trainer:
         corpus.check(job.length)
         self.job, self.corpus, self.device = job, corpus, device
         self.losses: list[float] = []
-        model, optimizer, ema = RAPTModel(job.config), job.make_optimizer(), job.make_average()
+        model, optimizer, ema = job.make_model(), job.make_optimizer(), job.make_average()
         with device:
             self.params = model.init(job.seed)
             self.state: Any = optimizer.init(self.params)
@@ -142,6 +141,7 @@ class Trainer:
             state["average"] = self.average
         record = self.job.record()
         metadata = {
+            "model": record["model"],
             "config": record["config"],
             "job": record,
             "seed": self.job.seed,
