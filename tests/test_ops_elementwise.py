@@ -186,6 +186,7 @@ TRUE = {
     "round": (np.rint, ANY),
     "exp": (np.exp, ANY),
     "exp2": (np.exp2, ANY),
+    "softmax_rescale": (lambda part, top: np.exp(part - top), ANY, OTHER),
     "expm1": (np.expm1, ANY),
     "log": (np.log, POSITIVE),
     "log2": (np.log2, POSITIVE),

@@ -168,6 +168,9 @@ _ROWS = (
     # elementary functions, defined in vkdnn.ir.elementary
     Op("exp", "f:=", "e^x", define=elementary.exp, cost=10, ulp=1.0, derivative=lambda g, y, x: (g * y,)),
     Op("exp2", "f:=", "2^x", define=elementary.exp2, cost=10, ulp=1.0, derivative=lambda g, y, x: (g * (y * LN_2),)),
+    Op("softmax_rescale", "ff:=", "e^(part - top), 0 where part is -inf: brings a partial sum of exponentials to "
+       "another maximum", define=elementary.softmax_rescale, cost=12,
+       derivative=lambda g, y, part, top: (g * y, -(g * y))),
     Op("expm1", "f:=", "e^x - 1", define=elementary.expm1, cost=15, ulp=1.0,
        derivative=lambda g, y, x: (g * (y + 1.0),)),
     Op("log", "f:=", "natural logarithm", define=elementary.log, cost=15, ulp=1.0, derivative=lambda g, y, x: (g / x,)),

@@ -9,7 +9,18 @@ last operation of a function adds a small tail to a head, so the result carries 
 
 from vkdnn.ir.elementary.activations import elu, hardswish, leaky_relu, mish, mish_slope
 from vkdnn.ir.elementary.counter import random_bits
-from vkdnn.ir.elementary.exponential import cosh, exp, exp2, expm1, sigmoid, silu, silu_slope, sinh, tanh
+from vkdnn.ir.elementary.exponential import (
+    cosh,
+    exp,
+    exp2,
+    expm1,
+    sigmoid,
+    silu,
+    silu_slope,
+    sinh,
+    softmax_rescale,
+    tanh,
+)
 from vkdnn.ir.elementary.logarithm import log, log1p, log2, log_sigmoid, pow, softplus
 from vkdnn.ir.elementary.normal import erf, erfc, gelu, gelu_slope, gelu_tanh, gelu_tanh_slope
 from vkdnn.ir.elementary.roots import reciprocal, rsqrt
@@ -19,5 +30,5 @@ __all__ = [
     "acos", "asin", "atan", "atan2", "cos", "cosh", "elu", "erf", "erfc", "exp", "exp2", "expm1", "gelu", "gelu_slope",
     "gelu_tanh", "gelu_tanh_slope", "hardswish", "leaky_relu", "log", "log1p", "log2", "log_sigmoid", "mish",
     "mish_slope", "pow", "random_bits", "reciprocal", "rsqrt", "sigmoid", "silu", "silu_slope", "sin", "sinh",
-    "softplus", "tan", "tanh",
+    "softmax_rescale", "softplus", "tan", "tanh",
 ]  # fmt: skip

@@ -80,6 +80,11 @@ def exp(x: Value) -> Value:
     return keep_nan(x, where(x > _EXP_HIGHEST, _INFINITY, where(x < EXP_LOWEST, 0.0, y)))
 
 
+def softmax_rescale(part: Value, top: Value) -> Value:
+    """e**(part - top): what brings sums of e**(x - part) to the maximum top; 0 where part is -inf, a sum of nothing."""
+    return where(part == -_INFINITY, 0.0, call("exp", part - top))
+
+
 def exp2(x: Value) -> Value:
     shifted = x + _ROUNDER
     r, r_tail = multiply((x - (shifted - _ROUNDER), 0.0), _LN2)
