@@ -1,6 +1,7 @@
 """vkdnn train and vkdnn generate: a whole run, the parity check, refusals, Ctrl-C."""
 
 import csv
+import inspect
 import json
 import os
 import re
@@ -14,12 +15,21 @@ from typer.testing import CliRunner
 import vkdnn as vk
 from vkdnn.cli import app
 from vkdnn.cli.console import full_name
-from vkdnn.cli.train import _config
-from vkdnn.nn import RAPTConfig
+from vkdnn.cli.train import train
+from vkdnn.cli.train_model import configure, model_options
+from vkdnn.nn import GPTConfig, RAPTConfig
 from vkdnn.train import Job, Parity, run_steps, sample_text
 
 TINY = ["--width", "16", "--layers", "1", "--heads", "2", "--batch", "2", "--length", "32"]
-TINY_CONFIG = _config(16, 1, 2, "sequential")
+DEFAULTS = {name: p.default for name, p in inspect.signature(train).parameters.items() if name != "context"}
+
+
+def configured(model="rapt", length=32, **given):
+    """What the command makes of these options."""
+    return configure(model, DEFAULTS | given, given, length)
+
+
+TINY_CONFIG = configured(width=16, layers=1, heads=2)
 
 
 def run(*arguments):
@@ -147,10 +157,53 @@ def test_the_limit_of_a_run_without_options_tells_how_to_lift_it(tmp_path, monke
 
 
 def test_the_defaults_are_the_main_job():
-    default = RAPTConfig()
-    assert _config(default.width, default.layers, default.heads, default.order) == default
-    wide = _config(64, 3, 2, "chunked")
+    assert configured() == RAPTConfig() and configured("gpt") == GPTConfig()
+    wide = configured(width=64, layers=3, heads=2, order="chunked")
     assert (wide.key_width, wide.value_width, wide.layers, wide.order) == (32, 32, 3, "chunked")
+
+
+def test_options_of_gpt():
+    config = configured("gpt", 300, width=64, heads=4, kv_heads=2, positions="learned", mlp="gelu", window=9, softcap=5)
+    assert config == GPTConfig(
+        width=64, heads=4, kv_heads=2, hidden=128, positions="learned", mlp="gelu", window=9, softcap=5, max_tokens=300
+    )
+    assert configured("gpt", **{n: v for n, v in model_options(config).items() if n != "model"}).max_tokens == 256
+    assert configured("gpt", width=15, heads=3, positions="alibi").width == 15
+    for wrong, flag in (
+        (["--kv-heads", "1"], "--kv-heads"),
+        (["--model", "gpt", "--order", "chunked"], "--order"),
+        (["--model", "gpt", "--kv-heads", "2"], "--kv-heads"),
+        (["--model", "gpt", "--positions", "sine"], "--positions"),
+        (["--model", "gpt", "--window", "0"], "--window"),
+        (["--model", "gpt", "--width", "15"], "--heads"),
+        (["--model", "gtp"], "--model"),
+    ):
+        result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["train", *wrong])
+        assert result.exit_code == 2 and flag in result.stderr, wrong
+
+
+def test_gpt_trains_goes_on_and_writes(tmp_path):
+    (tmp_path / "text.txt").write_bytes(sample_text().data.tobytes())
+    tiny = [*TINY, "--model", "gpt", "--kv-heads", 1, "--text", tmp_path / "text.txt", "--steps", 4, "--json"]
+    whole = run("train", *tiny, "--out", tmp_path / "whole")
+    assert whole.exit_code == 0, whole.stderr
+    assert "GPT, 1 layer of width 16" in whole.stderr
+    found = json.loads(whole.stdout)
+    assert found["parity"]["equal"] is True and found["model"] == "gpt"
+    broken = run("train", *tiny, "--time", 0, "--device", "cpu", "--out", tmp_path / "broken")
+    assert json.loads(broken.stdout)["steps"] == 1
+    for wrong, message in (
+        (["--model", "rapt"], "--model gpt (got rapt)"),
+        (["--variant", "rla"], "--variant none (got rla)"),
+        (["--kv-heads", 2], "--kv-heads 1 (got 2)"),
+    ):
+        result = run("train", "--resume", tmp_path / "broken", *wrong)
+        assert result.exit_code == 1 and message in result.stderr
+    again = run("train", "--resume", tmp_path / "broken", "--model", "gpt", "--json")
+    assert json.loads(again.stdout)["digest"] == found["digest"]
+    arguments = ["generate", tmp_path / "whole", "--bytes", 70, "--json", "--device"]
+    device, reference = (json.loads(run(*arguments, d).stdout) for d in (vk.device().name, "cpu"))
+    assert device == reference and len(bytes.fromhex(device["bytes"])) == 70
 
 
 def test_refusals(tmp_path):

@@ -6,7 +6,6 @@ It must never leave a run without saying where its checkpoint is and whether its
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -14,12 +13,12 @@ from typing import Annotated
 import typer
 
 from vkdnn.cli.console import DeviceOption, JsonOption, find_device, output
-from vkdnn.cli.train_resume import resume_run
+from vkdnn.cli.train_model import configure
+from vkdnn.cli.train_resume import given_options, resume_run
 from vkdnn.cli.train_run import Run
 from vkdnn.cli.train_verify import run_verify
 from vkdnn.errors import ArgumentError
-from vkdnn.nn import RAPTConfig
-from vkdnn.nn.attention import VARIANTS
+from vkdnn.nn import GPTConfig, RAPTConfig
 from vkdnn.train import OPTIMIZERS, Corpus, Job, load_text, sample_text, standard_library
 
 DEFAULT_SECONDS = 210.0  # of a run without options: sample and parity check end within 5 minutes
@@ -30,6 +29,8 @@ EXAMPLES = """\
   vkdnn train                    write Python, from its standard library
 
   vkdnn train --text book.txt    any UTF-8 file or folder
+
+  vkdnn train --model gpt        softmax attention instead of linear
 
   vkdnn train --steps 2000 --out runs/long --device discrete
 
@@ -48,10 +49,20 @@ A second Ctrl-C ends it at once; the checkpoint written last is kept.
 Exit status: 0 done, 1 error or differing bits, 2 wrong usage, 130 Ctrl-C."""
 
 _DEFAULT = Job()
+_RAPT, _GPT = RAPTConfig(), GPTConfig()
 
 
 def train(
     context: typer.Context,
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            "-m",
+            metavar="NAME",
+            help="[bold]rapt[/] (ReLU linear attention) or [bold]gpt[/] (softmax attention).",
+        ),
+    ] = _DEFAULT.model,
     text: Annotated[
         Path | None,
         typer.Option(
@@ -84,21 +95,38 @@ def train(
         str,
         typer.Option(
             metavar="NAME",
-            help="Attention: [bold]rla2[/] (sums as denominators), [bold]rla[/] (roots of sums of squares), "
+            help="RAPT's attention: [bold]rla2[/] (sums as denominators), [bold]rla[/] (roots of sums of squares), "
             "[bold]lrla[/] (rla2 with a learned feature map).",
         ),
-    ] = _DEFAULT.config.variant,
+    ] = _RAPT.variant,
     decay: Annotated[
         float,
         typer.Option(
             metavar="X",
-            help="Of the scores from token to token; below 1 with --variant rla and --order sequential only.",
+            help="RAPT: of the scores from token to token; below 1 with --variant rla and --order sequential only.",
         ),
-    ] = _DEFAULT.config.decay,
+    ] = _RAPT.decay,
     order: Annotated[
         str,
-        typer.Option("--order", metavar="ORDER", help="Order of the scans: [bold]sequential[/] or [bold]chunked[/]."),
-    ] = _DEFAULT.config.order,
+        typer.Option(
+            "--order", metavar="ORDER", help="RAPT: order of the scans, [bold]sequential[/] or [bold]chunked[/]."
+        ),
+    ] = _RAPT.order,
+    kv_heads: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="GPT: heads of keys and values. Default: as many as --heads."),
+    ] = _GPT.kv_heads,
+    positions: Annotated[
+        str, typer.Option(metavar="NAME", help="GPT: [bold]rope[/], [bold]alibi[/] or [bold]learned[/].")
+    ] = _GPT.positions,
+    mlp: Annotated[str, typer.Option(metavar="NAME", help="GPT: [bold]swiglu[/] or [bold]gelu[/].")] = _GPT.mlp,
+    norm: Annotated[str, typer.Option(metavar="NAME", help="GPT: [bold]rms[/] or [bold]layer[/].")] = _GPT.norm,
+    window: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="GPT: bytes that a byte sees, itself included. Default: all.")
+    ] = _GPT.window,
+    softcap: Annotated[
+        float | None, typer.Option(metavar="X", help="GPT: scores stay below this, by tanh. Default: no such bound.")
+    ] = _GPT.softcap,
     optimizer: Annotated[
         str, typer.Option(metavar="NAME", help="[bold]adamw[/], [bold]sgd[/] (momentum 0.9) or [bold]lion[/].")
     ] = _DEFAULT.optimizer,
@@ -150,7 +178,7 @@ def train(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Train a RAPT language model on text."""
+    """Train a small language model on text."""
     console = output(as_json)
     if resume is not None:
         start, corpus = resume_run(context, resume, text)
@@ -161,12 +189,9 @@ def train(
             "runs steps of its own and writes no files; leave out --steps, --time, --out and --checkpoint-every",
             param_hint="--verify",
         )
-    for name, value, known in (("variant", variant, VARIANTS), ("optimizer", optimizer, OPTIMIZERS)):
-        if value not in known:
-            raise typer.BadParameter(f"got {value!r}, expected {', '.join(known)}", param_hint=f"--{name}")
-    if 0 < decay < 1 and (variant, order) != ("rla", "sequential"):
-        raise typer.BadParameter("--decay below 1 needs --variant rla and --order sequential")
-    config = replace(_config(width, layers, heads, order), variant=variant, decay=decay)
+    if optimizer not in OPTIMIZERS:
+        raise typer.BadParameter(f"got {optimizer!r}, expected {', '.join(OPTIMIZERS)}", param_hint="--optimizer")
+    config = configure(model, context.params, given_options(context), length)
     rate = OPTIMIZERS[optimizer][1] if learning_rate is None else learning_rate
     job = Job(config, steps or _DEFAULT.steps, batch, length, rate, seed, optimizer, accumulate, ema)
     corpus = _corpus(text, verify is not None)
@@ -179,22 +204,6 @@ def train(
         seconds = DEFAULT_SECONDS
     chosen = find_device(device)
     Run(job, corpus, chosen, _folder(out), console, as_json, seconds, every, limited=limited).go()
-
-
-def _config(width: int, layers: int, heads: int, order: str) -> RAPTConfig:
-    if order not in ("sequential", "chunked"):
-        raise typer.BadParameter(f"got {order!r}, expected sequential or chunked", param_hint="--order")
-    if width % (2 * heads):
-        raise typer.BadParameter(
-            f"--heads {heads} does not fit --width {width}: the width must be a multiple of twice the heads "
-            f"({2 * heads}), as positions turn pairs of each head's elements"
-        )
-    default, head = _DEFAULT.config, width // heads
-    config = replace(default, layers=layers, order=order)
-    if (width, heads) == (default.width, default.heads):
-        return config
-    hidden = width * default.hidden // default.width
-    return replace(config, width=width, heads=heads, key_width=head, value_width=head, hidden=hidden)
 
 
 def _corpus(text: Path | None, fixed: bool) -> Corpus:

@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from vkdnn.cli.train_model import model_options
 from vkdnn.errors import ArgumentError
 from vkdnn.train import Corpus, Job, Start, load_start, same_text
 
@@ -33,9 +34,9 @@ def resume_run(context: typer.Context, folder: Path, text: Path | None) -> tuple
     began = options_of(start.job)
     flags = {p.name: p.opts[0] for p in context.command.params}
     differing = [
-        f"{flags[name]} {'none' if began[name] is None else began[name]} (got {value})"
+        f"{flags[name]} {'none' if began.get(name) is None else began[name]} (got {value})"
         for name, value in given.items()
-        if name not in FREE and began[name] != value
+        if name not in FREE and began.get(name) != value
     ]
     if differing:
         raise ArgumentError(
@@ -47,17 +48,11 @@ def resume_run(context: typer.Context, folder: Path, text: Path | None) -> tuple
 
 def options_of(job: Job) -> dict[str, Any]:
     """The options of vkdnn train that describe a job."""
-    config = job.config
     return {
         "steps": job.steps,
         "batch": job.batch,
         "length": job.length,
-        "width": config.width,
-        "layers": config.layers,
-        "heads": config.heads,
-        "order": config.order,
-        "variant": config.variant,
-        "decay": config.decay,
+        **model_options(job.config),
         "learning_rate": job.learning_rate,
         "seed": job.seed,
         "optimizer": job.optimizer,

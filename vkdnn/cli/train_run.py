@@ -28,7 +28,8 @@ from vkdnn.cli.console import (
     resume_command,
     short_name,
 )
-from vkdnn.cli.train_verify import layers_of, verdict
+from vkdnn.cli.train_model import layers_of
+from vkdnn.cli.train_verify import verdict
 from vkdnn.train import (
     CHECKPOINT_NAME,
     Corpus,
@@ -295,6 +296,7 @@ class Run:
             found = {"steps": parity.steps, "digest": parity.digest, "reference": parity.reference}
             found["equal"] = parity.equal
         return {
+            "model": self.job.model,
             "device": self.device.name,
             "steps": len(losses),
             "resumed_after": self.begun_at if self.start is not None else None,

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 import vkdnn as vk
 from vkdnn.cli.console import CountColumn, counted, print_json, short_name
-from vkdnn.nn import RAPTConfig
+from vkdnn.cli.train_model import layers_of, mixing_of
 from vkdnn.train import Corpus, Job, Parity, compare, run_steps
 
 
@@ -22,7 +22,7 @@ def run_verify(job: Job, corpus: Corpus, device: vk.Device, steps: int, console:
     reference = vk.device("cpu")
     config = job.config
     console.print(
-        f"{counted(steps, 'training step')}: {layers_of(config)}, {config.order} scans, "
+        f"{counted(steps, 'training step')}: {job.kind.title}, {layers_of(config)}, {mixing_of(config)}, "
         f"batch {job.batch} x {job.length}, seed {job.seed}\ntext {corpus}",
         markup=False,
     )
@@ -64,11 +64,6 @@ def _steps(job: Job, corpus: Corpus, device: vk.Device, steps: int, bars: Progre
     state = run_steps(job, corpus, device, steps, stepped, compiled)
     bars.remove_task(task)
     return state
-
-
-def layers_of(config: RAPTConfig) -> str:
-    """The size of a model in words."""
-    return f"{counted(config.layers, 'layer')} of width {config.width}"
 
 
 def verdict(parity: Parity) -> str:

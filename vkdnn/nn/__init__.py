@@ -2,17 +2,24 @@
 
 from vkdnn.nn.attention import FeatureMap, ReLULinearAttention
 from vkdnn.nn.dropout import Dropout, dropout
+from vkdnn.nn.gpt import GELULayers, GPTBlock, GPTConfig, GPTModel
 from vkdnn.nn.layers import Embedding, Linear, RoPE, SwiGLU
 from vkdnn.nn.losses import cross_entropy
 from vkdnn.nn.norms import BatchNorm, GroupNorm, LayerNorm, RMSNorm
 from vkdnn.nn.rapt import TRAIN_DEFAULTS, RAPTBlock, RAPTConfig, RAPTModel, TrainDefaults
+from vkdnn.nn.self_attention import CausalSelfAttention, alibi_slopes
 
 __all__ = [
     "TRAIN_DEFAULTS",
     "BatchNorm",
+    "CausalSelfAttention",
     "Dropout",
     "Embedding",
     "FeatureMap",
+    "GELULayers",
+    "GPTBlock",
+    "GPTConfig",
+    "GPTModel",
     "GroupNorm",
     "LayerNorm",
     "Linear",
@@ -24,6 +31,7 @@ __all__ = [
     "RoPE",
     "SwiGLU",
     "TrainDefaults",
+    "alibi_slopes",
     "cross_entropy",
     "dropout",
 ]

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from vkdnn.array import Array, asarray
-from vkdnn.dtypes import float32
-from vkdnn.errors import ArgumentError, ShapeError
+from vkdnn.dtypes import float32, int32, uint32
+from vkdnn.errors import ArgumentError, DtypeError, ShapeError
 from vkdnn.ir.arguments import settings
 from vkdnn.ops.elementwise import cos, exp, log, negative, silu, sin, where
 from vkdnn.ops.index import take
@@ -140,3 +140,13 @@ class SwiGLU:
         part = self._parts()
         inner = silu(part["gate"](params["gate"], x)) * part["up"](params["up"], x)
         return part["down"](params["down"], inner)
+
+
+def token_array(tokens: Any, ndim: int, expected: str) -> Array:
+    """The tokens of a model as an Array. Raises DtypeError and ShapeError, which say what was ``expected``."""
+    tokens = asarray(tokens)
+    if tokens.dtype not in (int32, uint32):
+        raise DtypeError(f"tokens: got {tokens.dtype}, expected int32 {expected}")
+    if tokens.ndim != ndim:
+        raise ShapeError(f"tokens: got shape {tokens.shape}, expected {expected}")
+    return tokens

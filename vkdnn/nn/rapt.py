@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from vkdnn import dtypes, tree
+from vkdnn import tree
 from vkdnn.array import Array, array, asarray
 from vkdnn.device import Device, current_device
-from vkdnn.errors import ArgumentError, DtypeError, ShapeError
+from vkdnn.errors import ArgumentError, ShapeError
 from vkdnn.ir.arguments import settings
 from vkdnn.nn.attention import ReLULinearAttention
-from vkdnn.nn.layers import Embedding, Linear, Params, SwiGLU
+from vkdnn.nn.layers import Embedding, Linear, Params, SwiGLU, token_array
 from vkdnn.nn.losses import cross_entropy
 from vkdnn.nn.norms import RMSNorm
 from vkdnn.streams import Stream
@@ -167,7 +167,7 @@ class RAPTModel:
         ``boundary`` [B, T] int32 is nonzero where a document starts. Raises ShapeError and DtypeError for
         other tokens.
         """
-        tokens = _tokens(tokens, 2, "[B, T]")
+        tokens = token_array(tokens, 2, "[B, T]")
         x = self.embedding(params["embedding"], tokens)
         for layer in params["layers"]:
             x = self.block(layer, x, boundary)
@@ -178,7 +178,7 @@ class RAPTModel:
 
         ``boundary`` [B, T] belongs to tokens[:, :-1].
         """
-        tokens = _tokens(tokens, 2, "[B, T + 1] with T of 1 or more")
+        tokens = token_array(tokens, 2, "[B, T + 1] with T of 1 or more")
         if tokens.shape[1] < 2:
             raise ShapeError(f"tokens: got shape {tokens.shape}, expected [B, T + 1] with T of 1 or more")
         return cross_entropy(self(params, tokens[:, :-1], boundary), tokens[:, 1:])
@@ -198,7 +198,7 @@ class RAPTModel:
         state.
         """
         token = asarray(token)
-        tokens = _tokens(token.reshape(-1, 1) if token.ndim == 1 else token, 2, "[B] or [B, T]")
+        tokens = token_array(token.reshape(-1, 1) if token.ndim == 1 else token, 2, "[B] or [B, T]")
         if boundary is not None:
             boundary = asarray(boundary).reshape(*tokens.shape)
         x = self.embedding(params["embedding"], tokens)
@@ -209,12 +209,3 @@ class RAPTModel:
         logits = self.head(params["head"], self.norm(params["norm"], x))
         after = {"position": state["position"] + tokens.shape[1], "layers": layers}
         return logits.reshape(*token.shape, self.config.vocab), after
-
-
-def _tokens(tokens: Any, ndim: int, expected: str) -> Array:
-    tokens = asarray(tokens)
-    if tokens.dtype not in (dtypes.int32, dtypes.uint32):
-        raise DtypeError(f"tokens: got {tokens.dtype}, expected int32 {expected}")
-    if tokens.ndim != ndim:
-        raise ShapeError(f"tokens: got shape {tokens.shape}, expected {expected}")
-    return tokens

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, Protocol
 from vkdnn.array import Array
 from vkdnn.device import Device
 from vkdnn.errors import ArgumentError
-from vkdnn.nn import TRAIN_DEFAULTS, RAPTConfig, RAPTModel, TrainDefaults
+from vkdnn.nn import TRAIN_DEFAULTS, GPTConfig, GPTModel, RAPTConfig, RAPTModel, TrainDefaults
 
-Config = RAPTConfig
+Config = RAPTConfig | GPTConfig
 """A configuration of one of the models."""
 
 
@@ -43,6 +43,7 @@ class Kind(NamedTuple):
 
 MODELS: dict[str, Kind] = {
     "rapt": Kind("RAPT", RAPTConfig, RAPTModel, TRAIN_DEFAULTS),
+    "gpt": Kind("GPT", GPTConfig, GPTModel, TRAIN_DEFAULTS),
 }
 """Name -> row; the name is what checkpoints and --model say."""
 
