@@ -3,6 +3,7 @@
 from vkdnn.nn.attention import FeatureMap, ReLULinearAttention
 from vkdnn.nn.dropout import Dropout, dropout
 from vkdnn.nn.gpt import GELULayers, GPTBlock, GPTConfig, GPTModel
+from vkdnn.nn.gpt2 import load_gpt2
 from vkdnn.nn.layers import Embedding, Linear, RoPE, SwiGLU
 from vkdnn.nn.losses import cross_entropy
 from vkdnn.nn.norms import BatchNorm, GroupNorm, LayerNorm, RMSNorm
@@ -34,4 +35,5 @@ __all__ = [
     "alibi_slopes",
     "cross_entropy",
     "dropout",
+    "load_gpt2",
 ]
