@@ -211,6 +211,8 @@ FOLDS: dict[str, Callable[[Any], Any]] = {
     "all": lambda x: vk.all(x, -1),
     "norm": lambda x: [vk.norm(x, ord, -1) for ord in (2, 1, float("inf"))],
     "logsumexp": vk.logsumexp,
+    "logsumexp one_pass": lambda x: vk.logsumexp(x, one_pass=True),
+    "moments": lambda x: vk.moments(x, -1),
 }
 OF_NONE = {n: f for n, f in FOLDS.items() if n not in ("max", "min", "argmax", "argmin", "norm")}
 INTEGER_FOLDS = {n: FOLDS[n] for n in ("sum", "prod", "max", "min", "argmax", "argmin", "any", "all")}
@@ -239,7 +241,7 @@ def _folds(size: Size) -> Iterator[Group]:
             yield _group("folds", FOLDS if n else OF_NONE, n, hard_rows(n, seed))
         if size.wide or n in (0, 3, 129, 32769):
             yield _group("folds of int32", integers, n, hard_integers(2, n))
-            half = {k: FOLDS[k] for k in ("sum", "mean", "logsumexp")}
+            half = {k: FOLDS[k] for k in ("sum", "mean", "logsumexp", "moments")}
             yield _group("folds of bfloat16", half, n, hard_rows(n).astype(ml_dtypes.bfloat16))
         if size.wide:
             yield _group("folds of uint32", integers, n, hard_integers(2, n).view(np.uint32))

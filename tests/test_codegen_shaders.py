@@ -95,6 +95,7 @@ GRAPHS = {
     "halves": lambda: [HALF * 2 + vk.transpose(argument(200, 6, dtype=bfloat16)), vk.gelu(HALF)],
     "half_softmax": lambda: [vk.softmax(HALF)],
     "positions": lambda: [vk.argmax(X, axis=1), vk.sum(argument(6, 200, dtype=int32), axis=1)],
+    "tuples": lambda: [vk.logsumexp(X, one_pass=True), *vk.moments(argument(6, 200), axis=1)],
     "scatter": embedding_gradient,
     "gathered": gathered_gradient,
     "cumulate": cumulations,
@@ -152,6 +153,12 @@ def test_halves_and_integer_folds_are_rendered_as_recorded(golden):
     golden("expr_halves.comp", without_library(render(spec, spec.schedules(TARGETS[0])[0], ())))
     spec = specs("positions")[0]
     golden("fold_positions.comp", without_library(render(spec, spec.schedules(TARGETS[1])[0], ())))
+
+
+def test_folds_of_tuples_are_rendered_as_recorded(golden):
+    for spec in specs("tuples"):
+        ((name, _),) = spec.folds
+        golden(f"fold_{name}.comp", without_library(render(spec, spec.schedules(TARGETS[0])[0], ())))
 
 
 def test_scatter_stages_are_rendered_as_recorded(golden):

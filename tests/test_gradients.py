@@ -96,6 +96,7 @@ REDUCTIONS = {
     "prod": (lambda x: vk.prod(x, 1), lambda x: x.prod(1), X),
     "mean": (vk.mean, np.mean, X),
     "var": (lambda x: vk.var(x, 1, correction=1), lambda x: x.var(1, ddof=1), X),
+    "moments": (lambda x: vk.moments(x, 1), lambda x: [x.mean(1), x.var(1)], X),
     "std": (lambda x: vk.std(x, 0), lambda x: x.std(0), X),
     "max": (lambda x: vk.max(x, 1), lambda x: x.max(1), APART),
     "min": (lambda x: vk.min(x, (0, 1)), np.min, APART),

@@ -1,13 +1,19 @@
 """Reductions: the written order (128 lanes, a tree, spans of 32,768) told anew, on both schedules."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
 from hard_values import HARD_FLOATS, bits_equal
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import vkdnn as vk
+from vkdnn.dtypes import float32
+from vkdnn.fusion.schedule import schedule
 from vkdnn.ir.define import evaluate
+from vkdnn.ir.node import leaf
 from vkdnn.kernels.fold import FoldSchedule, FoldSpec
 from vkdnn.numerics import basic
 from vkdnn.numerics.flush import exact, flush
@@ -145,6 +151,132 @@ def test_folds_over_views_and_computed_elements(both, forced):
         ]
     for k, (want, got) in enumerate(zip(wanted, found, strict=True)):
         assert bits_equal(want, got).all(), k
+
+
+# ---- elements of several fields
+
+
+def merge_logsumexp(a, b):
+    """The textbook's merge, every term with a factor of its own."""
+    top = basic.maximum(a[0], b[0])
+    terms = []
+    for x, total in (a, b):
+        factor = np.where(x == -np.inf, np.float32(0), evaluate("exp", basic.sub(x, top)))
+        terms.append(basic.mul(total, np.where(x == top, np.float32(1), factor)))
+    return top, basic.add(*terms)
+
+
+def merge_moments(a, b):
+    count, step = basic.add(a[0], b[0]), basic.add(basic.sub(b[1], a[1]), basic.sub(b[2], a[2]))
+    share = basic.div(b[0], count)
+    moved = basic.mul(step, share)
+    mean = basic.add(a[1], moved)
+    back = basic.sub(mean, a[1])
+    lost = basic.add(basic.sub(a[1], basic.sub(mean, back)), basic.sub(moved, back))
+    finite = np.isfinite(a[1]) & np.isfinite(b[1])
+    between = basic.mul(basic.mul(step, step), basic.mul(a[0], share))
+    squares = basic.add(basic.add(a[3], b[3]), between)
+    rest = np.where(finite, basic.add(lost, a[2]), np.float32(0))
+    merged = (count, np.where(finite, mean, basic.add(a[1], b[1])), rest, squares)
+    return tuple(np.where(b[0] == 0, x, np.where(a[0] == 0, y, z)) for x, y, z in zip(a, b, merged, strict=True))
+
+
+TUPLES = {"logsumexp": (merge_logsumexp, (-np.inf, 0.0)), "moments": (merge_moments, (0.0,) * 4)}
+
+
+def written_moments(x):
+    """Mean and sum of squared deviations of the rows of x."""
+    fields = [np.ones_like(x), x, np.zeros_like(x), np.zeros_like(x)]
+    _, mean, rest, squares = written_tuple_fold("moments", fields)
+    mean = basic.add(mean, rest)
+    return mean, np.where(np.isfinite(mean), squares, np.float32(np.nan))
+
+
+def written_tuple_fold(name, fields):
+    """As written_fold(): fields [rows, n] by the merges above, lanes past the end holding the identity."""
+    merge, identity = TUPLES[name]
+    rows, n = fields[0].shape
+    if n > 32768:
+        spans = [written_tuple_fold(name, [f[:, s : s + 32768] for f in fields]) for s in range(0, n, 32768)]
+        return written_tuple_fold(name, [np.stack(f, axis=1) for f in zip(*spans, strict=True)])
+    length = -(-n // 128) * 128
+    padded = [np.full((rows, length), value, np.float32) for value in identity]
+    for whole, part in zip(padded, fields, strict=True):
+        whole[:, :n] = part
+    lanes = tuple(np.full((rows, 128), value, np.float32) for value in identity)
+    for start in range(0, length, 128):
+        lanes = merge(lanes, tuple(f[:, start : start + 128] for f in padded))
+    for stride in (64, 32, 16, 8, 4, 2, 1):
+        lanes = merge(tuple(f[:, :stride] for f in lanes), tuple(f[:, stride : 2 * stride] for f in lanes))
+    return [f[:, 0] for f in lanes]
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+def test_tuple_folds_of_every_length(both, forced, n):
+    x = hard_rows(n, n)
+
+    def run(x):
+        last = [vk.argmax(x, 1), vk.argmin(x, 1), vk.logsumexp(x, one_pass=True), *vk.moments(x, 1)]
+        return last + [vk.argmax(x.T, 0), vk.logsumexp(x.T, 0, one_pass=True), *vk.moments(x.T, 0, correction=1)]
+
+    found = both(run, x)
+    with exact():
+        top, total = written_tuple_fold("logsumexp", [x, np.ones_like(x)])
+        lse = basic.add(evaluate("log", total), top)
+        mean, squares = written_moments(x)
+        freedom = np.float32(n - 1 if n > 1 else np.nan)
+        first = np.argmax(x, axis=1).astype(np.int32)
+        wanted = [first, np.argmin(x, axis=1).astype(np.int32), lse, mean, basic.div(squares, np.float32(n))]
+        wanted += [first, lse, mean, basic.div(squares, freedom)]
+    for k, (want, got) in enumerate(zip(wanted, found, strict=True)):
+        assert bits_equal(want, got).all(), f"result {k} over {n}: rows {np.argwhere(~bits_equal(want, got))[:5]}"
+
+
+def test_fields_of_one_fold_are_folded_once():
+    x, w = vk.Array(leaf((6, 300), float32)), vk.Array(leaf((6, 300), float32))
+    mean, variance = vk.moments(x, axis=1, keepdims=True)
+    for results in ([mean, variance], [variance, mean * 2], [(x - mean) * vk.rsqrt(variance + 1e-5)]):
+        (step,) = schedule([r.node for r in results])
+        assert [name for name, _ in step.spec.folds] == ["moments"]
+        assert "reduced 0, 1, 2, 3 = moments" in step.spec.text()
+    steps = schedule([r.node for r in (mean, vk.sum(w * (w @ vk.Array(leaf((300, 300), float32)) + variance)))])
+    assert sum(len(s.spec.folds) for s in steps if isinstance(s.spec, FoldSpec)) == 2  # moments, a sum
+
+
+def test_tuple_folds_beside_others(both, forced):
+    """One kernel with folds of one field and of several, of which one uses another's result."""
+    x = hard_rows(150)[:5]
+
+    def run(x):
+        mean, variance = vk.moments(x, axis=1, keepdims=True)
+        shifted = (x - mean) * 0.5
+        return [vk.sum(shifted, axis=1), vk.logsumexp(shifted, one_pass=True), vk.argmax(shifted, 1), variance[:, 0]]
+
+    found = both(run, x)
+    with exact():
+        shifted = basic.mul(basic.sub(x, written_moments(x)[0][:, None]), np.float32(0.5))
+        top, total = written_tuple_fold("logsumexp", [shifted, np.ones_like(x)])
+        wanted = [written_fold("add", shifted), basic.add(evaluate("log", total), top)]
+    assert bits_equal(found[0], wanted[0]).all() and bits_equal(found[1], wanted[1]).all()
+    assert np.array_equal(found[2], np.argmax(shifted, axis=1))
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.data())
+def test_tuple_folds_of_any_shape_and_axes(both, data):
+    shape = tuple(data.draw(st.lists(st.integers(1, 14), min_size=1, max_size=4)))
+    axes = tuple(data.draw(st.sets(st.integers(0, len(shape) - 1), min_size=1)))
+    x = flush(np.random.default_rng(data.draw(st.integers(0, 99))).standard_normal(shape).astype(np.float32))
+    lse, mean, variance = both(lambda x: [vk.logsumexp(x, axes, one_pass=True), *vk.moments(x, axes)], x)
+    rest = [a for a in range(len(shape)) if a not in axes]
+    kept = tuple(shape[a] for a in rest)
+    rows = np.transpose(x, (*rest, *sorted(axes))).reshape(math.prod(kept), -1)
+    with exact():
+        top, total = written_tuple_fold("logsumexp", [rows, np.ones_like(rows)])
+        average, squares = written_moments(rows)
+        wanted = [basic.add(evaluate("log", total), top), average, basic.div(squares, np.float32(rows.shape[1]))]
+    for want, got in zip(wanted, (lse, mean, variance), strict=True):
+        assert bits_equal(want.reshape(kept), got).all()
 
 
 # ---- values that are stated

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 from gradients import check_gradient
-from hard_values import HARD_FLOATS
+from hard_values import HARD_FLOATS, bits_equal
+from scipy import special
 
 import vkdnn as vk
 from vkdnn.errors import ArgumentError, ShapeError
@@ -134,6 +135,63 @@ def test_no_elements():
             assert vk.group_norm(vk.zeros((0, 4)), 2).shape == (0, 4)
 
 
+# ---- one pass
+
+
+@pytest.mark.parametrize("axis", [-1, 0, (0, 2), None], ids=str)
+def test_one_pass_agrees_with_two(both, axis):
+    x = RNG.standard_normal((3, 5, 7)).astype(np.float32) * 30
+    for keepdims in (False, True):
+        two, one = both(lambda x, k=keepdims: [vk.logsumexp(x, axis, k, one_pass=p) for p in (False, True)], x)
+        np.testing.assert_allclose(one, two, rtol=1e-6)
+    whole, half, wide = both(
+        lambda x: [
+            vk.logsumexp(x.astype("int32"), axis, one_pass=True),
+            vk.logsumexp(x.astype("float16"), axis, one_pass=True),
+            vk.logsumexp(x.astype("float16").astype("float32"), axis, one_pass=True).astype("float16"),
+        ],
+        x,
+    )
+    np.testing.assert_allclose(whole, special.logsumexp(np.trunc(x).astype(np.float64), axis), rtol=1e-6)
+    assert half.dtype == np.float16 and bits_equal(half, wide).all()
+
+
+def test_one_pass_is_as_exact_as_two(both):
+    x = (RNG.standard_normal((16, 50_000)) * 4).astype(np.float32)
+    two, one = both(lambda x: [vk.logsumexp(x, one_pass=p) for p in (False, True)], x)
+    truth = special.logsumexp(x.astype(np.float64), axis=1)
+    assert np.abs(one - truth).max() < max(2e-6, 2 * np.abs(two - truth).max())
+
+
+def test_one_pass_where_two_would_give_no_number(both):
+    inf = math.inf
+    x = np.array([[-inf, -inf, -inf], [inf, 1, inf], [math.nan, 1, 2], [-inf, 3, -inf], [-inf, inf, 0]], np.float32)
+    two, one, slope = both(
+        lambda x: [
+            vk.logsumexp(x),
+            vk.logsumexp(x, one_pass=True),
+            vk.grad(lambda x: vk.sum(vk.logsumexp(x, one_pass=True)))(x),
+        ],
+        x,
+    )
+    assert bits_equal(one, two).all() and one[0] == -inf and one[1] == inf and one[3] == 3
+    assert slope[0].tolist() == [0, 0, 0] and slope[3].tolist() == [0, 1, 0] and np.isnan(slope[2]).all()
+    for device in (vk.device("cpu"), vk.device()):
+        with device:
+            assert vk.logsumexp(vk.zeros((2, 0)), one_pass=True).numpy().tolist() == [-inf] * 2
+
+
+def test_second_derivatives_of_one_pass_are_those_of_two(both):
+    x = RNG.standard_normal((3, 6)).astype(np.float32)
+
+    def second(x, one_pass):
+        slope = vk.grad(lambda x: vk.sum(vk.logsumexp(x, one_pass=one_pass) ** 2))
+        return vk.grad(lambda x: vk.sum(slope(x) ** 2))(x)
+
+    one, two = both(lambda x: [second(x, True), second(x, False)], x)
+    np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-5)
+
+
 # ---- storage types
 
 
@@ -159,7 +217,10 @@ def test_gradients_agree_with_differences(both):
     w, b = RNG.standard_normal(6), RNG.standard_normal(6)
     check_gradient(vk.softmax, softmax64, x, both=both)
     check_gradient(vk.log_softmax, lambda x: np.log(softmax64(x)), x, both=both)
-    check_gradient(vk.logsumexp, lambda x: np.log(np.exp(x).sum(-1)), x, both=both)
+    for one_pass in (False, True):
+        check_gradient(
+            lambda x, p=one_pass: vk.logsumexp(x, one_pass=p), lambda x: np.log(np.exp(x).sum(-1)), x, both=both
+        )
     check_gradient(vk.layer_norm, lambda x, w, b: layer64(x) * w + b, x, w, b, both=both)
     check_gradient(vk.rms_norm, lambda x, w: x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6) * w, x, w, both=both)
     check_gradient(vk.l2_norm, lambda x: x / np.sqrt((x * x).sum(-1, keepdims=True)), x, both=both)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vkdnn as vk
-from vkdnn.errors import ArgumentError, ShapeError
+from vkdnn.errors import ArgumentError, DtypeError, ShapeError
 
 RNG = np.random.default_rng(5)
 FINITE = HARD_FLOATS[np.isfinite(HARD_FLOATS)]
@@ -112,6 +112,67 @@ def test_moments_do_not_cancel(both):
     assert np.isnan(vk.var(vk.array([1.0]), correction=1).numpy())
 
 
+@pytest.mark.parametrize("axis", AXES, ids=str)
+def test_moments_are_mean_and_variance(both, axis):
+    x = RNG.standard_normal((3, 5, 4)).astype(np.float32)
+    for keepdims in (False, True):
+        mean, variance = both(lambda x, k=keepdims: vk.moments(x, axis, k), x)
+        np.testing.assert_allclose(mean, x.mean(axis, np.float64, keepdims=keepdims), atol=1e-6)
+        np.testing.assert_allclose(variance, x.var(axis, np.float64, keepdims=keepdims), rtol=1e-5, atol=1e-7)
+    whole, flags = RNG.integers(-9, 9, (3, 5, 4)).astype(np.int32), x > 0
+    for data in (whole, flags):
+        mean, variance = both(lambda x: vk.moments(x, axis, correction=0.5), data)
+        freedom = data.size / max(1, mean.size) - 0.5
+        np.testing.assert_allclose(mean, data.mean(axis), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(variance, data.var(axis) * ((freedom + 0.5) / freedom), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("n", [1000, 32768, 100_000])
+def test_one_pass_is_as_good_as_two(both, n):
+    """Mean 1e4, deviation 1: in sums of squares nothing would be left. docs/numerics.md has what was measured."""
+    x = (1e4 + np.random.default_rng(n).standard_normal((8, n))).astype(np.float32)
+    mean, variance, two = both(lambda x: [*vk.moments(x, 1), vk.var(x, 1)], x)
+    truth = x.var(axis=1, dtype=np.float64)
+    error, error_of_two = (np.abs(v / truth - 1).max() for v in (variance, two))
+    assert error < min(2.5e-7, error_of_two)
+    np.testing.assert_array_equal(mean, x.mean(axis=1, dtype=np.float64).astype(np.float32))
+    constant = np.full((1, n), 0.1, np.float32)
+    assert [float(v[0]) for v in both(lambda x: vk.moments(x, 1), constant)] == [float(np.float32(0.1)), 0.0]
+
+
+def test_moments_of_odd_rows(both):
+    inf, nan = np.inf, np.nan
+    x = np.array(
+        [[inf, 1, 2], [1, -inf, 2], [inf, inf, 1], [inf, -inf, 1], [nan, 1, 2], [3e38, 3e38, 3e38]], np.float32
+    )
+    mean, variance = both(lambda x: vk.moments(x, 1), x)
+    assert bits_equal(mean, np.array([inf, -inf, inf, nan, nan, 3e38], np.float32)).all()
+    assert bits_equal(variance, np.array([nan, nan, nan, nan, nan, 0], np.float32)).all()
+    mean, variance = both(vk.moments, np.float32(inf))
+    assert mean == inf and np.isnan(variance)
+    for device in (vk.device("cpu"), vk.device()):
+        with device:
+            assert np.isnan([v.numpy() for v in vk.moments(vk.zeros((2, 0)), 1)]).all()
+            assert [v.shape for v in vk.moments(vk.zeros((2, 0)), 0)] == [(0,), (0,)]
+            assert np.isnan(vk.moments(vk.array([1.0]), correction=1)[1].numpy())
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_halves_are_folded_in_float32_and_rounded_once(both, dtype):
+    x = RNG.standard_normal((3, 201)).astype(np.float32)
+
+    def run(x):
+        narrow = x.astype(dtype)
+        wide = narrow.astype("float32")
+        once = [r.astype(dtype) for r in vk.moments(wide, 1)]
+        return [*vk.moments(narrow, 1), vk.argmax(narrow, 1), *once, vk.argmax(wide, 1)]
+
+    found = both(run, x)
+    for ours, want in zip(found[:3], found[3:], strict=True):
+        assert ours.dtype == want.dtype and bits_equal(ours, want).all()
+    assert found[0].dtype.name == dtype
+
+
 @pytest.mark.parametrize("order", [0, 1, 2, 3, 0.5, math.inf, -math.inf])
 def test_norms(both, order):
     x = RNG.standard_normal((3, 65)).astype(np.float32)
@@ -125,6 +186,10 @@ def test_gradients_agree_with_differences(both):
         check_gradient(lambda x, a=axis: vk.sum(x, a), lambda x, a=axis: x.sum(a), x, both=both)
         check_gradient(lambda x, a=axis: vk.mean(x, a), lambda x, a=axis: x.mean(a), x, both=both)
         check_gradient(lambda x, a=axis: vk.var(x, a), lambda x, a=axis: x.var(a), x, both=both)
+        for k, twin in enumerate((np.mean, np.var)):
+            check_gradient(
+                lambda x, a=axis, k=k: vk.moments(x, a)[k], lambda x, a=axis, f=twin: f(x, a), x, both=both
+            )  # fmt: skip
         check_gradient(lambda x, a=axis: vk.std(x, a), lambda x, a=axis: x.std(a), x, both=both)
         check_gradient(lambda x, a=axis: vk.max(x, a), lambda x, a=axis: x.max(a), x, both=both)
         check_gradient(lambda x, a=axis: vk.prod(x, a), lambda x, a=axis: x.prod(a), x, both=both)
@@ -132,6 +197,18 @@ def test_gradients_agree_with_differences(both):
         check_gradient(
             lambda x, o=order: vk.norm(x, o, axis=1), lambda x, o=order: np.linalg.norm(x, o, axis=1), x, both=both
         )
+
+
+def test_second_derivatives_of_moments_are_those_of_the_two_passes(both):
+    x = RNG.standard_normal((2, 5)).astype(np.float32)
+
+    def second(variance):
+        slope = vk.grad(lambda x: vk.sum(variance(x) * vk.array([1.0, 2.0])))
+        return vk.grad(lambda x: vk.sum(slope(x) ** 2))
+
+    variances = (lambda x: vk.moments(x, 1)[1] ** 2), (lambda x: vk.var(x, 1) ** 2)
+    one, two = both(lambda x: [second(variance)(x) for variance in variances], x)
+    np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-5)
 
 
 def test_gradient_of_a_product_with_zeros(both):
@@ -174,6 +251,9 @@ def test_random_shapes_and_axes(data):
         (lambda x: vk.mean(x, "a"), ArgumentError, "mean.*'a'"),
         (lambda x: vk.norm(x, "fro"), ArgumentError, "ord.*'fro'"),
         (lambda x: vk.var(x, correction=math.nan), ArgumentError, "correction"),
+        (lambda x: vk.moments(x, correction=math.inf), ArgumentError, "correction"),
+        (lambda x: vk.moments(x, 2), ShapeError, "moments.*axis 2"),
+        (lambda x: vk.moments(None), DtypeError, "moments: x: got None"),
         (lambda x: vk.any(x, True), ArgumentError, "any.*True"),
     ],
 )

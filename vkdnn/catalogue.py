@@ -22,7 +22,8 @@ ORDERS = {
         "fold (sum, max, mean, softmax's sums, ...) over n elements",
         "128 lanes; lane j takes elements j, j + 128, ... in sequence; then a tree over the lanes (stride 64, 32, ... "
         "1); lanes past the end hold the identity (-0.0 for a sum). More than 32,768 elements: spans of 32,768 folded "
-        "so, then the results of the spans in the same way",
+        "so, then the results of the spans in the same way. Elements may be tuples (argmax, moments, one-pass "
+        "logsumexp; `vkdnn/ir/monoids.py`): of two merged, the left one is what came before, or the lower lane",
     ),
     "product": (
         "product over k",
@@ -122,7 +123,7 @@ GROUPS = (
     Group("max min", "any", "kinks", "exact", "fold"),
     Group("any all", "any → bool", "none", "exact", "fold"),
     Group("argmax argmin", "any → int32", "none", "exact", "fold"),
-    Group("var logsumexp", "any → float", "yes", order="fold"),
+    Group("var moments logsumexp", "any → float", "yes", order="fold"),
     Group("std norm", "any → float", "kinks", order="fold"),
     Group("softmax log_softmax rms_norm layer_norm group_norm batch_norm", "float", "yes", order="fold"),
     Group("l2_norm", "float", "kinks", order="fold"),

@@ -14,8 +14,31 @@ layout(push_constant) uniform Push {
 
 // Rows of 200 elements. Order of each reduction: lane j takes elements j, j + 128, ... in sequence,
 // then a tree over the lanes (stride 64, 32, ... 1); lanes past the end hold the identity.
-shared float lanes_float[128];
-shared int lanes_int[128];
+struct argmax_fi { float value; int index; };
+// The larger value and its index; the lower index at ties, and of NaNs, which are beyond all numbers.
+argmax_fi merge_argmax_fi(argmax_fi a, argmax_fi b) {
+    float a_value = a.value;
+    int a_index = a.index;
+    float b_value = b.value;
+    int b_index = b.index;
+    bool t0 = is_less(a_value, b_value);
+    bool t1 = is_nan(b_value);
+    bool t2 = is_nan(a_value);
+    bool t3 = (!t2);
+    bool t4 = (t1 && t3);
+    bool t5 = (t0 || t4);
+    bool t6 = is_equal(a_value, b_value);
+    bool t7 = (t2 && t1);
+    bool t8 = (t6 || t7);
+    bool t9 = (b_index < a_index);
+    bool t10 = (t8 && t9);
+    bool t11 = (t5 || t10);
+    float t12 = (t11 ? b_value : a_value);
+    int t13 = (t11 ? b_index : a_index);
+    return argmax_fi(t12, t13);
+}
+
+shared argmax_fi lanes_argmax_fi[128];
 
 // One workgroup a row, one invocation a lane.
 void main() {
@@ -23,45 +46,27 @@ void main() {
     for (uint row = gl_WorkGroupID.x; row < rows; row += gl_NumWorkGroups.x) {
         uint i0 = row;
 
-        float lane0 = uintBitsToFloat(0xff800000u);
+        argmax_fi lane0 = argmax_fi(uintBitsToFloat(0xff800000u), 2147483647);
         for (uint e = lane; e < 200u; e += 128u) {
             uint i1 = e;
             float t0 = in0[base_in0 + i0 * 200u + i1];
-            lane0 = maximum(lane0, t0);
+            int t1 = int(i1);
+            lane0 = merge_argmax_fi(lane0, argmax_fi(t0, t1));
         }
-        lanes_float[lane] = lane0;
+        lanes_argmax_fi[lane] = lane0;
         barrier();
         for (uint stride = 64u; stride > 0u; stride >>= 1u) {
-            if (lane < stride) lanes_float[lane] = maximum(lanes_float[lane], lanes_float[lane + stride]);
+            if (lane < stride) lanes_argmax_fi[lane] = merge_argmax_fi(lanes_argmax_fi[lane], lanes_argmax_fi[lane + stride]);
             barrier();
         }
-        float reduced0 = lanes_float[0];
-        barrier();
-        bool t4 = is_nan(reduced0);
-        int lane1 = 2147483647;
-        for (uint e = lane; e < 200u; e += 128u) {
-            uint i1 = e;
-            float t0 = in0[base_in0 + i0 * 200u + i1];
-            bool t2 = is_equal(t0, reduced0);
-            bool t3 = is_nan(t0);
-            bool t5 = (t3 && t4);
-            bool t6 = (t2 || t5);
-            int t7 = int(i1);
-            int t9 = (t6 ? t7 : 2147483647);
-            lane1 = min(lane1, t9);
-        }
-        lanes_int[lane] = lane1;
-        barrier();
-        for (uint stride = 64u; stride > 0u; stride >>= 1u) {
-            if (lane < stride) lanes_int[lane] = min(lanes_int[lane], lanes_int[lane + stride]);
-            barrier();
-        }
-        int reduced1 = lanes_int[0];
+        argmax_fi reduced0 = lanes_argmax_fi[0];
+        float reduced0_value = reduced0.value;
+        int reduced0_index = reduced0.index;
         barrier();
 
         barrier();  // a row result may take the place of a row input, which every lane has read by now
         if (lane == 0u) {
-            out0[base_out0 + i0] = reduced1;
+            out0[base_out0 + i0] = reduced0_index;
         }
     }
 }

@@ -6,16 +6,15 @@ the graph. Nothing here may depend on values.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 from vkdnn.autodiff import scans
+from vkdnn.autodiff.folds import fold_rule
 from vkdnn.autodiff.order import ORDER_RULES
 from vkdnn.errors import VkdnnError
 from vkdnn.ir import build
 from vkdnn.ir.node import Node, toposort
 from vkdnn.ir.ops import OPS
-from vkdnn.kernels.cumulate import cumulate
 from vkdnn.kernels.scatter import scatter_add_node, scatter_along_node
 
 Rule = Callable[[Node, Node], Sequence[Node | None]]
@@ -138,38 +137,6 @@ def _gather(node: Node, g: Node) -> Sequence[Node | None]:
     return (build.apply("where", hit, build.broadcast_to(g, table.shape), 0.0), None)
 
 
-def _fold(node: Node, g: Node) -> Sequence[Node | None]:
-    op, _ = node.attrs
-    x = node.args[0]
-    spread = build.broadcast_to(g, x.shape)
-    if op == "add":
-        return (spread,)
-    if op == "mul":
-        return (spread * _product_of_others(x, node.attrs[1]),)
-    hit = build.apply("equal", x, build.broadcast_to(node, x.shape))
-    ties = build.fold("add", build.apply("to_float32", hit), node.attrs[1])
-    return (build.apply("where", hit, build.broadcast_to(g / ties, x.shape), 0.0),)
-
-
-def _product_of_others(x: Node, axes: tuple[int, ...]) -> Node:
-    """Of each element the product of all others along the axes: running products from both ends, right with zeros."""
-    order = (*(a for a in range(x.ndim) if a not in axes), *axes)
-    moved = build.permute(x, order)
-    rows = math.prod(n for a, n in enumerate(x.shape) if a not in axes)
-    flat = build.reshape(moved, (rows, x.size // rows))
-    backwards = build.slice_(flat, (0, flat.shape[1] - 1), flat.shape, (1, -1))
-    right = build.slice_(_product_before(backwards), (0, flat.shape[1] - 1), flat.shape, (1, -1))
-    others = build.reshape(_product_before(flat) * right, moved.shape)
-    return build.permute(others, tuple(order.index(a) for a in range(x.ndim)))
-
-
-def _product_before(x: Node) -> Node:
-    """x [rows, n]: the product of the elements before each; 1 for the first."""
-    rows, n = x.shape
-    running = build.slice_(cumulate("mul", x, 1), (0, 0), (rows, n - 1), (1, 1))
-    return build.apply("where", build.iota(x.shape, 1) == 0, 1.0, build.pad(running, (0, 1), (0, 0)))
-
-
 def _matmul(node: Node, g: Node) -> Sequence[Node | None]:
     a, b = node.args
 
@@ -190,6 +157,6 @@ RULES: dict[str, Rule] = {
     "pad": _pad,
     "take": _take,
     "gather": _gather,
-    "fold": _fold,
+    "fold": fold_rule,
     "matmul": _matmul,
 }

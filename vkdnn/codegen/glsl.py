@@ -137,8 +137,17 @@ def function(name: str) -> str:
     op = OPS[name]
     parameters, result = definition(name)
     names: dict[Node, str] = {p: p.attrs[0].note for p in parameters}
+    lines = scalar_statements([result], names)
+    head = ", ".join(f"{p.dtype.glsl} {names[p]}" for p in parameters)
+    doc = (op.define.__doc__ or op.doc).strip().splitlines()[0]
+    head = f"{result.dtype.glsl} {op.function}({head}) {{"
+    return "\n".join([f"// {doc}", head, *lines, f"    return {names[result]};", "}"])
+
+
+def scalar_statements(results: Iterable[Node], names: dict[Node, str]) -> list[str]:
+    """Statements that compute a DAG of scalars; ``names`` tells and learns what each value is called."""
     lines: list[str] = []
-    for node in toposort([result]):
+    for node in toposort(results):
         if node in names:
             continue
         if node.kind == "const":
@@ -151,10 +160,7 @@ def function(name: str) -> str:
         names[node] = f"t{len(lines)}"
         right = OPS[node.op].glsl_for(letter).format(*(names[a] for a in node.args))
         lines.append(f"    {node.dtype.glsl} {names[node]} = {right};")
-    head = ", ".join(f"{p.dtype.glsl} {names[p]}" for p in parameters)
-    doc = (op.define.__doc__ or op.doc).strip().splitlines()[0]
-    head = f"{result.dtype.glsl} {op.function}({head}) {{"
-    return "\n".join([f"// {doc}", head, *lines, f"    return {names[result]};", "}"])
+    return lines
 
 
 def functions(ops: Iterable[str]) -> list[str]:

@@ -114,6 +114,7 @@ class Grouping:
         self.needed: set[Node] = set(roots) | apart
         self.kernels: list[Kernel] = []
         self.home: dict[Node, Kernel] = {}
+        self.folded: dict[tuple[object, ...], Kernel] = {}  # where elements are folded, whatever field is wanted
         self.users: dict[Node, dict[Kernel, bool]] = {}  # kernel -> whether it must read the node from a buffer
         for node in reversed(toposort(roots, stop=lambda n: n.buffer is not None)):
             if node.kind != "leaf" and node.buffer is None:
@@ -139,6 +140,8 @@ class Grouping:
     def _kernel_for(self, node: Node, users: dict[Kernel, bool]) -> Kernel:
         """The kernel that computes the node; makes it one of the results where others need it."""
         rule = RULES.get(node.kind, elementwise_rule)
+        if node.kind == "fold" and (found := self._with_siblings(node, users)) is not None:
+            return found
         soft = [k for k, hard in users.items() if not hard]
         stored = node in self.needed or len(soft) < len(users)
         if node in self.apart:
@@ -163,6 +166,21 @@ class Grouping:
         kernel.outputs.append(node)
         return kernel
 
+    def _with_siblings(self, node: Node, users: dict[Kernel, bool]) -> Kernel | None:
+        """The kernel that has other fields of the same fold, if this one can be had from it too."""
+        kernel = self.folded.get(_folded(node))
+        if kernel is None or node in self.apart or users.get(kernel, False):
+            return None
+        others = [k for k in users if k is not kernel]
+        stored = node in self.needed or bool(others)
+        if (stored and len(kernel.outputs) >= MAX_OUTPUTS) or any(kernel.depends_on(k) for k in others):
+            return None
+        for other in others:
+            other.reads.add(kernel)
+        if stored:
+            kernel.outputs.append(node)
+        return kernel
+
     def _new(self, node: Node) -> Kernel:
         if node.kind == "fold":
             kernel = Kernel("fold", node.args[0].shape, node.attrs[1])
@@ -174,6 +192,7 @@ class Grouping:
     def _join(self, node: Node, kernel: Kernel) -> None:
         if node.kind == "fold":
             kernel.family, kernel.shape, kernel.axes = "fold", node.args[0].shape, node.attrs[1]
+            self.folded.setdefault(_folded(node), kernel)
         elif node.kind == "matmul":
             kernel.family = "matmul"
         kernel.members.append(node)
@@ -222,6 +241,11 @@ class Grouping:
         for user in users:
             user.reads.add(kernel)
         kernel.outputs.append(node)
+
+
+def _folded(node: Node) -> tuple[object, ...]:
+    """What a fold has in common with the nodes of its other fields."""
+    return (*node.args, *node.attrs[:2])
 
 
 def _ordered(kernels: Iterable[Kernel]) -> list[Kernel]:

@@ -25,7 +25,7 @@ def cut_folds(outputs: Sequence[Node]) -> list[Node]:
             continue
         args = tuple(new[a] for a in node.args)
         if _is_long(node):
-            new[node] = _cut(node, args[0])
+            new[node] = _cut(node, args)
         elif all(a is b for a, b in zip(args, node.args, strict=True)):
             new[node] = node
         else:
@@ -41,29 +41,35 @@ def _length(node: Node) -> int:
     return math.prod(node.args[0].shape[a] for a in node.attrs[1])
 
 
-def _cut(node: Node, x: Node) -> Node:
-    op, axes = node.attrs
+def _cut(node: Node, fields: tuple[Node, ...]) -> Node:
+    name, axes, k = node.attrs
+    x = fields[0]
     rest = tuple(a for a in range(x.ndim) if a not in axes)
     rows = tuple(x.shape[a] for a in rest)
-    return build.reshape(_fold_rows(op, build.reshape(build.permute(x, rest + axes), (*rows, -1))), node.shape)
+    flat = tuple(build.reshape(build.permute(f, rest + axes), (*rows, -1)) for f in fields)
+    return build.reshape(_fold_rows(name, flat)[k], node.shape)
 
 
-def _fold_rows(op: str, x: Node) -> Node:
-    """x [..., n] folded over its last axis, of any length."""
-    rows, n = x.shape[:-1], x.shape[-1]
-    last = (x.ndim - 1,)
+def _fold_rows(name: str, fields: tuple[Node, ...]) -> tuple[Node, ...]:
+    """Fields [..., n] folded over their last axis, of any length."""
+    rows, n = fields[0].shape[:-1], fields[0].shape[-1]
     if n <= SPAN:
-        return build.fold(op, x, last)
+        return build.fold_fields(name, fields, (len(rows),))
     whole = n // SPAN
-    ones = (1,) * x.ndim
+    ones = (1,) * (len(rows) + 1)
     start = (0,) * len(rows)
-    spans = build.reshape(build.slice_(x, (*start, 0), (*rows, whole * SPAN), ones), (*rows, whole, SPAN))
-    folded = build.reshape(build.fold(op, spans, (x.ndim,)), (*rows, whole))
+    spans = tuple(
+        build.reshape(build.slice_(x, (*start, 0), (*rows, whole * SPAN), ones), (*rows, whole, SPAN)) for x in fields
+    )
+    folded = tuple(build.reshape(x, (*rows, whole)) for x in build.fold_fields(name, spans, (len(rows) + 1,)))
     if n % SPAN:
-        tail = build.fold(op, build.slice_(x, (*start, whole * SPAN), (*rows, n % SPAN), ones), last)
-        joined = (*rows, whole + 1)
-        is_whole = build.iota(joined, len(rows)) < whole
-        left = build.pad(folded, (*start, 0), (*start, 1))
-        right = build.pad(tail, (*start, whole), (*start, 0))
-        folded = build.apply("where", is_whole, left, right)
-    return _fold_rows(op, folded)
+        rest = tuple(build.slice_(x, (*start, whole * SPAN), (*rows, n % SPAN), ones) for x in fields)
+        tail = build.fold_fields(name, rest, (len(rows),))
+        is_whole = build.iota((*rows, whole + 1), len(rows)) < whole
+        folded = tuple(
+            build.apply(
+                "where", is_whole, build.pad(x, (*start, 0), (*start, 1)), build.pad(y, (*start, whole), (*start, 0))
+            )
+            for x, y in zip(folded, tail, strict=True)
+        )
+    return _fold_rows(name, folded)

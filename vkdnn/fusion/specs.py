@@ -5,6 +5,7 @@ A builder must give the same spec for the same graph, whatever else is in the Pr
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -113,7 +114,12 @@ def _expr(kernel: Kernel, realised: Realised) -> Step:
 def _fold(kernel: Kernel, realised: Realised) -> Step:
     shape, axes = kernel.shape, kernel.axes
     outer = [a for a in range(len(shape)) if a not in axes]
-    folds = [n for n in kernel.members if n.kind == "fold"][::-1]  # members are listed users first
+    siblings: dict[Any, list[Node]] = {}  # the fields of a fold, by what it folds
+    for node in kernel.members[::-1]:  # members are listed users first
+        if node.kind == "fold":
+            siblings.setdefault((node.args, node.op), []).append(node)
+    folds = [(name, args) for args, name in siblings]
+    first = [0, *itertools.accumulate(len(args) for _, args in folds)]  # of each fold, its first field among all
 
     def axis_coords(space: Space) -> Coords:
         placed = dict(zip([*outer, *axes], space.coords(), strict=True))
@@ -127,10 +133,14 @@ def _fold(kernel: Kernel, realised: Realised) -> Step:
         return tuple(zero if n == 1 else steps.pop(0) for n in node.shape)
 
     def make(space: Space) -> tuple[Lowering, list[int]]:
-        reduced = {n: (k, row_coords(space, n)) for k, n in enumerate(folds)}
+        reduced = {
+            n: (k + n.attrs[2], row_coords(space, n))
+            for k, group in zip(first, siblings.values(), strict=False)
+            for n in group
+        }
         lowering = Lowering(space, realised, reduced)
         coords = axis_coords(space)
-        positions = [lowering.lower(n.args[0], coords) for n in folds]
+        positions = [lowering.lower(x, coords) for _, args in folds for x in args]
         for out in kernel.outputs:
             positions.append(lowering.lower(out, coords if out.shape == shape else row_coords(space, out)))
         return lowering, positions
@@ -146,14 +156,14 @@ def _fold(kernel: Kernel, realised: Realised) -> Step:
     (rows, elements), remap = simplify(space.extents, parts, [*indices_of(body), at_element, at_row])
     results = tuple(
         (position, out.shape == shape, remap(at_element if out.shape == shape else at_row))
-        for position, out in zip(positions[len(folds) :], kernel.outputs, strict=True)
+        for position, out in zip(positions[first[-1] :], kernel.outputs, strict=True)
     )
     spec = FoldSpec(
         tuple(rows[1:]),
         tuple(elements),
         tuple(n.dtype for n in lowering.inputs),
         remap_body(body, remap),
-        tuple((n.op, at) for n, at in zip(folds, positions, strict=False)),
+        tuple((name, tuple(positions[k : k + len(args)])) for k, (name, args) in zip(first, folds, strict=False)),
         results,
     )
     # A row is read and written by one invocation or one workgroup, which has read it all before it writes.

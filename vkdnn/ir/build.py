@@ -15,6 +15,7 @@ from vkdnn.dtypes import DType, bfloat16, bool_, float16, float32, int32, uint32
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError
 from vkdnn.ir.arguments import normalize_axes as normalize_axes
 from vkdnn.ir.arguments import normalize_axis as normalize_axis
+from vkdnn.ir.monoids import MONOIDS
 from vkdnn.ir.node import MAX_AXES, Node, Shape, Token, const, const_value, make
 from vkdnn.ir.ops import OPS
 from vkdnn.numerics import basic
@@ -231,32 +232,35 @@ def gather(table: Node, index: Node, axis: int) -> Node:
     return make("gather", (table, index), (axis,), index.shape, table.dtype)
 
 
-FOLDS: dict[str, dict[str, float]] = {
-    "add": {"f": -0.0, "i": 0, "u": 0},
-    "mul": {"f": 1.0, "i": 1, "u": 1},
-    "maximum": {"f": -math.inf, "i": -(2**31), "u": 0},
-    "minimum": {"f": math.inf, "i": 2**31 - 1, "u": 2**32 - 1},
-}
-"""Ops that reduce, with the identity that spare lanes contribute (-0.0: x + -0.0 is x for every x)."""
-_OF_NONE = {"add": 0, "mul": 1}  # the value of a fold over no elements
+def fold(name: str, x: Node, axes: Shape) -> Node:
+    """x folded by a monoid of one field over ``axes``, which keep length 1; see fold_fields()."""
+    return fold_fields(name, (x,), axes)[0]
 
 
-def fold(op: str, x: Node, axes: Shape) -> Node:
-    """Reduction over ``axes`` in vkdnn's order (lanes of 128, a tree, spans of 32,768); the axes keep length 1."""
-    if x.dtype.half:
-        return cast(fold(op, cast(x, float32), axes), x.dtype)
-    if x.dtype not in (float32, int32, uint32):
-        raise DtypeError(f"{op} over axes: got {x.dtype}, expected float32, int32 or uint32 (convert with .astype)")
-    axes = tuple(sorted({normalize_axis(op, a, x.ndim) for a in axes}))
+def fold_fields(name: str, fields: tuple[Node, ...], axes: Shape) -> tuple[Node, ...]:
+    """Fields of elements folded by a monoid (vkdnn.ir.monoids) in vkdnn's order (lanes of 128, a tree, spans of
+    32,768); the axes keep length 1. Storage types are folded in float32 and rounded once.
+    """
+    x, row = fields[0], MONOIDS[name]
+    if any(f.dtype.half for f in fields):
+        folded = fold_fields(name, tuple(cast(f, float32) if f.dtype.half else f for f in fields), axes)
+        return tuple(cast(r, f.dtype) for r, f in zip(folded, fields, strict=True))
+    for field, given in zip(row.fields, fields, strict=True):
+        if given.dtype.category not in _ALLOWED[field.kind]:
+            kinds = "float32, int32 or uint32" if field.kind == "n" else "float32" if field.kind == "f" else "int32"
+            raise DtypeError(f"{name} over axes: got {given.dtype}, expected {kinds} (convert with .astype)")
+    axes = tuple(sorted({normalize_axis(name, a, x.ndim) for a in axes}))
     shape: Shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
-    count = math.prod(x.shape[a] for a in axes)
-    if count == 0:
-        if op not in _OF_NONE and 0 not in shape:
-            raise ShapeError(f"{op}: no elements along axes {axes} of shape {x.shape}, and {op} has no value for none")
-        return full(shape, _OF_NONE.get(op, 0), x.dtype)
+    if math.prod(x.shape[a] for a in axes) == 0:
+        if row.of_none is None and 0 not in shape:
+            raise ShapeError(
+                f"{name}: no elements along axes {axes} of shape {x.shape}, and {name} has no value for none"
+            )
+        values = row.of_none or (0,) * len(fields)
+        return tuple(full(shape, value, f.dtype) for value, f in zip(values, fields, strict=True))
     if shape == x.shape:
-        return x
-    return make("fold", (x,), (op, axes), shape, x.dtype)
+        return fields
+    return tuple(make("fold", fields, (name, axes, k), shape, f.dtype) for k, f in enumerate(fields))
 
 
 def matmul(a: Node, b: Node) -> Node:

@@ -27,13 +27,17 @@ def definition(name: str) -> tuple[tuple[Node, ...], Node]:
     return parameters, op.define(*parameters)
 
 
-@cache
-def _plan(name: str) -> tuple[list[tuple[Any, tuple[int, ...], tuple[int, ...]]], int]:
-    """The DAG as a list of (function or constant, argument positions, positions not needed afterwards)."""
-    parameters, result = definition(name)
-    order = list(parameters) + [n for n in toposort([result]) if n.kind != "leaf"]
+Plan = tuple[list[tuple[Any, tuple[int, ...], tuple[int, ...]]], tuple[int, ...]]
+
+
+def plan(parameters: tuple[Node, ...], results: tuple[Node, ...]) -> Plan:
+    """A DAG of scalars as a list of (function or constant, argument positions, positions not needed afterwards), and
+    the positions of its results.
+    """
+    order = list(parameters) + [n for n in toposort(results) if n.kind != "leaf"]
     position = {n: i for i, n in enumerate(order)}
     last = {position[a]: position[n] for n in order for a in n.args}
+    last |= {position[r]: len(order) for r in results}
     steps: list[tuple[Any, tuple[int, ...], tuple[int, ...]]] = []
     for i, node in enumerate(order[len(parameters) :], len(parameters)):
         if node.kind == "const":
@@ -42,23 +46,30 @@ def _plan(name: str) -> tuple[list[tuple[Any, tuple[int, ...], tuple[int, ...]]]
             args = tuple(position[a] for a in node.args)
             row = OPS[node.op]
             steps.append((_function(row), args, tuple({a for a in args if last[a] == i})))
-    return steps, position[result]
+    return steps, tuple(position[r] for r in results)
+
+
+@cache
+def _plan(name: str) -> Plan:
+    parameters, result = definition(name)
+    return plan(parameters, (result,))
 
 
 def _function(row: Op) -> Any:
     if row.numpy is not None:
         return row.numpy
-    return lambda *arrays: _interpret(row.name, arrays)
+    return lambda *arrays: interpret(_plan(row.name), arrays)[0]
 
 
-def _interpret(name: str, arrays: tuple[Any, ...]) -> Any:
-    steps, result = _plan(name)
+def interpret(plan: Plan, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The results of a plan for values of its parameters."""
+    steps, results = plan
     values: list[Any] = list(arrays)
     for function, args, done in steps:
         values.append(function(*(values[a] for a in args)) if args else function)
         for a in done:
             values[a] = None
-    return values[result]
+    return tuple(values[r] for r in results)
 
 
 def evaluate(name: str, *arrays: Any) -> Any:
@@ -71,5 +82,5 @@ def evaluate(name: str, *arrays: Any) -> Any:
     out = np.empty(flat[0].shape, definition(name)[1].dtype.numpy)
     for start in range(0, out.size, CHUNK):
         piece = slice(start, start + CHUNK)
-        out[piece] = _interpret(name, tuple(a[piece] for a in flat))
+        (out[piece],) = interpret(_plan(name), tuple(a[piece] for a in flat))
     return out.reshape(shape)

@@ -15,7 +15,8 @@ slice       1               (starts, steps)               shape says how many
 pad         1               (before,)                     zeros around (the zero of the dtype; +0.0)
 gather      table, index    (axis,)                       table[..., index, ...]; index has the result's shape
 take        table, index    -                             table[index]: rows by number; shape index + row
-fold        1               (op name, axes)               reduction in vkdnn's order; folded axes keep length 1
+fold        fields          (monoid, axes, k)             reduction in vkdnn's order; folded axes keep length 1; the
+                                                          k-th field of the result
 matmul      a, b            -                             [..., M, K] x [..., K, N]; b may be a plain [K, N]
 call        any             (family, parameters)          a kernel family with several results (scans, scatter)
 result      call            (k,)                          the k-th result of a call
@@ -204,7 +205,7 @@ class Node(Operators):
 
     @property
     def op(self) -> str:
-        """The op-table row of a map or a fold."""
+        """The op-table row of a map, the monoid of a fold."""
         return str(self.attrs[0])
 
     def _map(self, op: str, *operands: Any) -> Node:

@@ -1,10 +1,12 @@
 """FoldSpec: rows of elements reduced, and what is computed from the results: softmax, norms, losses, sums.
 
-The order of a reduction (128 lanes, then a tree; DESIGN "Orders") belongs to the spec; schedules only share it out.
+An element is a value or a tuple of them, merged by a monoid (vkdnn.ir.monoids). The order of a reduction (128 lanes,
+then a tree; DESIGN "Orders") belongs to the spec; schedules only share it out.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,11 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from vkdnn.codegen import glsl
-from vkdnn.dtypes import DType, constant_bits
+from vkdnn.codegen import glsl, merges
+from vkdnn.dtypes import DType, as_dtype
 from vkdnn.ir.body import Affine, Body, evaluate_body, pieces, strided
-from vkdnn.ir.build import FOLDS
-from vkdnn.ir.define import evaluate
+from vkdnn.ir.monoids import merger
 from vkdnn.ir.ops import OPS
 from vkdnn.kernels.base import Array, Cost, Groups, KernelSpec, Target, group_count
 from vkdnn.kernels.expr import decompose, dim_names
@@ -37,7 +38,8 @@ class FoldSchedule:
 class FoldSpec(KernelSpec):
     """Rows (first dim from ``sizes``, then ``outer``) of ``inner`` elements.
 
-    ``folds`` lists (op, position of the element's value); later ones may use earlier ones (Instr kind "reduced").
+    ``folds`` lists (monoid, positions of the element's fields); later ones may use the results of earlier ones (Instr
+    kind "reduced", which counts the fields of all folds).
     ``results`` lists (position, per element?, index of the output over all dims): one value an element, or one a row.
     """
 
@@ -45,7 +47,7 @@ class FoldSpec(KernelSpec):
     inner: tuple[int, ...]
     input_dtypes: tuple[DType, ...]
     body: Body
-    folds: tuple[tuple[str, int], ...]
+    folds: tuple[tuple[str, tuple[int, ...]], ...]
     results: tuple[tuple[int, bool, Affine], ...]
 
     template = "fold.comp.j2"
@@ -62,11 +64,22 @@ class FoldSpec(KernelSpec):
 
     def text(self) -> str:
         dims = f"fold rows (rows, {', '.join(map(str, self.outer))}) elements {list(self.inner)}"
-        folds = "\n".join(f"  reduced {k} = {op} over elements of %{at}" for k, (op, at) in enumerate(self.folds))
+        folds = "\n".join(
+            f"  reduced {', '.join(map(str, range(k, k + len(at))))} = {name} over elements of "
+            + ", ".join(f"%{i}" for i in at)
+            for k, (name, at) in zip(self.first_fields(), self.folds, strict=True)
+        )
         stores = "\n".join(
             f"  out{k}[{at}] = %{r} per {'element' if full else 'row'}" for k, (r, full, at) in enumerate(self.results)
         )
         return f"{dims}\n{self.body.text()}\n{folds}\n{stores}\n"
+
+    def first_fields(self) -> list[int]:
+        """Of each fold the number of its first field among the fields of all."""
+        return list(itertools.accumulate((len(at) for _, at in self.folds[:-1]), initial=0))[: len(self.folds)]
+
+    def _dtypes(self, at: tuple[int, ...]) -> tuple[DType, ...]:
+        return tuple(self.body.instrs[i].dtype for i in at)
 
     def schedules(self, target: Target) -> tuple[FoldSchedule, ...]:
         by_invocation, by_workgroup = FoldSchedule(False), FoldSchedule(True)
@@ -83,20 +96,22 @@ class FoldSpec(KernelSpec):
         """Positions that change along the row, and for each fold and the outputs the positions they need."""
         rank = 1 + len(self.outer)
         varying = self.body.varying(range(rank, rank + len(self.inner)))
-        roots = [[at] for _, at in self.folds] + [[r for r, _, _ in self.results]]
+        roots = [list(at) for _, at in self.folds] + [[r for r, _, _ in self.results]]
         return varying, [self.body.needed(r) for r in roots]
 
     def context(self, schedule: FoldSchedule) -> dict[str, Any]:
         dims = dim_names(1 + len(self.outer) + len(self.inner))
         outer_dims, inner_dims = dims[: 1 + len(self.outer)], dims[1 + len(self.outer) :]
         varying, stages = self._stages()
+        merge = [merges.printed(name, self._dtypes(at)) for name, at in self.folds]
+        results = [f"reduced{k}{f and '_'}{f}" for k, m in enumerate(merge) for f in m.fields or ("",)]
         names: dict[int, str] = {}
         blocks = []
         for needed in stages:
             for i in needed:
                 instr = self.body.instrs[i]
                 if instr.kind == "reduced":
-                    names[i] = f"reduced{instr.attrs[0]}"
+                    names[i] = results[instr.attrs[0]]
             row_part = [i for i in needed if i not in varying]
             row_lines = glsl.statements(self.body, row_part, names, dims)
             inside = dict(names)
@@ -107,12 +122,16 @@ class FoldSpec(KernelSpec):
                 "k": k,
                 "row": row,
                 "element": element,
-                "value": inside[at],
-                "type": self.body.instrs[at].dtype.glsl,
-                "identity": identity(op, self.body.instrs[at].dtype),
-                "combine": OPS[op].glsl_for(self.body.instrs[at].dtype.category).format,
+                "value": m.element([inside[i] for i in at]),
+                "type": m.type,
+                "identity": m.identity,
+                "combine": m.format.format,
+                "fields": [
+                    f"{d.glsl} reduced{k}_{field} = reduced{k}.{field};"
+                    for field, d in zip(m.fields, self._dtypes(at), strict=False)
+                ],
             }
-            for k, ((op, at), (row, element, inside)) in enumerate(zip(self.folds, blocks, strict=False))
+            for k, (m, (_, at), (row, element, inside)) in enumerate(zip(merge, self.folds, blocks, strict=False))
         ]
         final_row, final_element, final_names = blocks[-1]
         text = {
@@ -133,6 +152,7 @@ class FoldSpec(KernelSpec):
             "lane_bits": lanes.bit_length() - 1,
             "row_coordinates": decompose("row", self.outer, outer_dims),
             "element_coordinates": decompose("e", self.inner[1:], inner_dims) if self.inner else [],
+            "merges": sorted({m.text for m in merge if m.text}),
             "folds": folds,
             "lane_types": sorted({f["type"] for f in folds}),
             "final_row": final_row,
@@ -142,7 +162,8 @@ class FoldSpec(KernelSpec):
         }
 
     def ops(self) -> Sequence[str]:
-        return glsl.ops_of(self.body)
+        used = set(glsl.ops_of(self.body))
+        return sorted(used.union(*(merges.ops_of(name, self._dtypes(at)) for name, at in self.folds)))
 
     # ---- reference
 
@@ -152,17 +173,14 @@ class FoldSpec(KernelSpec):
             box = type(row_box)((*row_box.extents, *self.inner), row_box.start)
             row_shape = (*row_box.extents, *(1,) * len(self.inner))
             values: dict[int, Array] = {}
-            for k, (op, at) in enumerate(self.folds):
-                self._evaluate([at], box, inputs, values)
-                elements = np.broadcast_to(values[at], box.extents).reshape(*row_box.extents, self.length)
-                folded = fold_lanes(op, elements).reshape(row_shape)
-                values.update(
-                    {
-                        i: folded
-                        for i, instr in enumerate(self.body.instrs)
-                        if instr.kind == "reduced" and instr.attrs[0] == k
-                    }
-                )
+            results: list[Array] = []
+            for name, at in self.folds:
+                self._evaluate(list(at), box, inputs, values)
+                fields = [np.broadcast_to(values[i], box.extents).reshape(*row_box.extents, self.length) for i in at]
+                results += [field.reshape(row_shape) for field in fold_field_lanes(name, fields)]
+                for i, instr in enumerate(self.body.instrs):
+                    if instr.kind == "reduced" and instr.attrs[0] < len(results):
+                        values[i] = results[instr.attrs[0]]
             self._evaluate([r for r, _, _ in self.results], box, inputs, values)
             for (result, _, index), out in zip(self.results, outputs, strict=True):
                 np.copyto(strided(out, box.origin(index), index.strides, box.extents, writeable=True), values[result])
@@ -174,36 +192,47 @@ class FoldSpec(KernelSpec):
         elements = sizes[0] * self.length
         full = sum(1 for _, is_full, _ in self.results if is_full)
         read = sum(dtype.words(elements) for dtype in self.inputs)
+        merged = sum(
+            sum(OPS[op].cost for op in ops) if len(ops) > 1 else 1
+            for ops in (merges.ops_of(name, self._dtypes(at)) for name, at in self.folds)
+        )
         return Cost(
-            (self.body.flops() + len(self.folds)) * elements,
+            (self.body.flops() + merged) * elements,
             4 * (read + elements * full + sizes[0] * (len(self.results) - full)),
         )
 
 
-def identity(op: str, dtype: DType) -> str:
-    """GLSL of what spare lanes hold."""
-    return glsl.literal(constant_bits(FOLDS[op][dtype.category], dtype), dtype)
+def fold_lanes(name: str, x: Array) -> Array:
+    """x [..., n] folded over its last axis by a monoid of one field; see fold_field_lanes()."""
+    return fold_field_lanes(name, (x,))[0]
 
 
-def fold_lanes(op: str, x: Array) -> Array:
-    """x [..., n] folded over its last axis, n at most SPAN: lane j takes elements j, j + 128, ...; then the tree.
+def fold_field_lanes(name: str, fields: Sequence[Array]) -> tuple[Array, ...]:
+    """Fields [..., n] folded over the last axis, n at most SPAN: lane j takes elements j, j + 128, ...; then the tree.
 
     Lanes past the end hold the identity, which changes nothing, so they are left out here.
     """
-    n = x.shape[-1]
-    lanes = x[..., :LANES]
+    merge = merger(name, tuple(as_dtype(x.dtype) for x in fields))
+    n = fields[0].shape[-1]
+    lanes = _part(fields, 0, min(n, LANES))
     for start in range(LANES, n, LANES):
-        more = x[..., start : start + LANES]
-        width = more.shape[-1]
-        if width == LANES:
-            lanes = evaluate(op, lanes, more)
-        else:
-            lanes = np.concatenate([evaluate(op, lanes[..., :width], more), lanes[..., width:]], axis=-1)
-    width = lanes.shape[-1]
+        width = min(LANES, n - start)
+        merged = merge(_part(lanes, 0, width), _part(fields, start, start + width))
+        lanes = _joined(merged, _part(lanes, width, LANES))
+    width = min(n, LANES)
     while width > 1:
         half = 1 << ((width - 1).bit_length() - 1)
-        top = width - half
-        folded = evaluate(op, lanes[..., :top], lanes[..., half:width])
-        lanes = folded if top == half else np.concatenate([folded, lanes[..., top:half]], axis=-1)
+        merged = merge(_part(lanes, 0, width - half), _part(lanes, half, width))
+        lanes = _joined(merged, _part(lanes, width - half, half))
         width = half
-    return np.asarray(lanes[..., 0])
+    return tuple(np.asarray(lane[..., 0]) for lane in lanes)
+
+
+def _part(fields: Sequence[Array], start: int, stop: int) -> tuple[Array, ...]:
+    return tuple(x[..., start:stop] for x in fields)
+
+
+def _joined(left: Sequence[Array], right: Sequence[Array]) -> tuple[Array, ...]:
+    if right[0].shape[-1] == 0:
+        return tuple(left)
+    return tuple(np.concatenate(pair, axis=-1) for pair in zip(left, right, strict=True))

@@ -17,9 +17,16 @@ from vkdnn.ops.elementwise import exp, log, maximum, rsqrt, stop_gradient, where
 from vkdnn.ops.reduce import Axes, max, mean, narrow, norm, sum, wide
 
 
-def logsumexp(x: Any, axis: Axes = -1, keepdims: bool = False) -> Array:
+def logsumexp(x: Any, axis: Axes = -1, keepdims: bool = False, one_pass: bool = False) -> Array:
     """log(sum(exp(x))) over axes, without overflow: the maximum is taken out first. -inf where all are -inf or over
     no elements; NaN where any is.
+
+    ``one_pass`` keeps a running maximum and rescales the sum where it grows (Milakov and Gimelshein 2018): x is read
+    once, roundings are others, and the gradient of a row of -inf is 0 instead of NaN.
+
+    >>> import vkdnn as vk
+    >>> vk.logsumexp(vk.array([1000.0, 1000.0]), one_pass=True).item()
+    1000.6931762695312
     """
     x = asarray(x, name="logsumexp: x")
     data = wide(x)
@@ -28,6 +35,10 @@ def logsumexp(x: Any, axis: Axes = -1, keepdims: bool = False) -> Array:
     shape = kept if keepdims else tuple(n for i, n in enumerate(x.shape) if i not in axes)
     if 0 in x.shape:
         return narrow(Array(build.full(shape, -math.inf), x._device), x)
+    if one_pass:
+        folded = build.fold_fields("logsumexp", (data.node, build.full(x.shape, 1.0)), axes)
+        largest, total = (Array(f, x._device) for f in folded)
+        return narrow((log(total) + largest).reshape(shape), x)
     top = stop_gradient(max(data, axes, keepdims=True))
     shift = where((top < math.inf) & (top > -math.inf), top, 0.0)
     result = log(sum(exp(data - shift), axes, keepdims=True)) + shift

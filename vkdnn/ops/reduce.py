@@ -14,10 +14,9 @@ from vkdnn.array import Array, asarray
 from vkdnn.dtypes import bool_, float32, int32
 from vkdnn.errors import ArgumentError, ShapeError
 from vkdnn.ir import build
-from vkdnn.ops.elementwise import isnan, sqrt, where
+from vkdnn.ops.elementwise import sqrt, stop_gradient, where
 
 Axes = int | Sequence[int] | None
-INT_MAX = 2**31 - 1
 
 
 def wide(x: Any) -> Array:
@@ -121,27 +120,22 @@ def argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> Array:
     >>> vk.argmax(vk.array([1.0, 3.0, 3.0])).item()
     1
     """
-    return _position("argmax", max, x, axis, keepdims)
+    return _position("argmax", x, axis, keepdims)
 
 
 def argmin(x: Any, axis: int | None = None, keepdims: bool = False) -> Array:
     """Position of the minimum along an axis; see argmax()."""
-    return _position("argmin", min, x, axis, keepdims)
+    return _position("argmin", x, axis, keepdims)
 
 
-def _position(name: str, extreme: Any, x: Any, axis: int | None, keepdims: bool) -> Array:
+def _position(name: str, x: Any, axis: int | None, keepdims: bool) -> Array:
     x = asarray(x, name=f"{name}: x")
     flat = x.reshape(x.size) if axis is None else x
     at = 0 if axis is None else build.normalize_axis(name, axis, x.ndim)
     if flat.shape[at] == 0 and 0 not in flat.shape[:at] + flat.shape[at + 1 :]:
         raise ShapeError(f"{name}: axis {at} of shape {flat.shape} has no elements, and no elements have no {name}")
-    values = _number(name, flat)
-    top = extreme(values, at, keepdims=True)
-    hit = values == top
-    if x.dtype.category == "f":
-        hit = hit | (isnan(values) & isnan(top))
-    index = Array(build.iota(flat.shape, at), x._device)
-    result = _fold(name, "minimum", where(hit, index, INT_MAX), at, keepdims=True)
+    _, index = build.fold_fields(name, (_number(name, flat).node, build.iota(flat.shape, at)), (at,))
+    result = Array(index, x._device)
     if keepdims:
         return result.reshape((1,) * x.ndim) if axis is None else result
     return result.reshape(flat.shape[:at] + flat.shape[at + 1 :])
@@ -166,13 +160,43 @@ def var(x: Any, axis: Axes = None, keepdims: bool = False, correction: float = 0
     return narrow(_var("var", x, axis, keepdims, correction), x)
 
 
-def _var(name: str, x: Array, axis: Axes, keepdims: bool, correction: float) -> Array:
+def _freedom(x: Array, axes: Sequence[int], correction: float) -> float:
+    """Count - correction, NaN where that is not positive."""
     if not (isinstance(correction, (int, float)) and math.isfinite(correction)):
         raise ArgumentError(f"correction: got {correction!r}, expected a finite number (0, or 1 for Bessel's)")
-    data, axes = wide(x), build.normalize_axes(name, axis, x.ndim)
     freedom = _count(x, axes) - correction
+    return float(freedom) if freedom > 0 else math.nan
+
+
+def _var(name: str, x: Array, axis: Axes, keepdims: bool, correction: float) -> Array:
+    data, axes = wide(x), build.normalize_axes(name, axis, x.ndim)
     deviation = data - mean(data, axes, keepdims=True)
-    return sum(deviation * deviation, axes, keepdims) / (float(freedom) if freedom > 0 else math.nan)
+    return sum(deviation * deviation, axes, keepdims) / _freedom(x, axes, correction)
+
+
+def moments(x: Any, axis: Axes = None, keepdims: bool = False, correction: float = 0) -> tuple[Array, Array]:
+    """mean() and var() over axes from one pass over x; roundings are others than those of the two functions.
+
+    Counts, means and sums of squared deviations of parts are merged (Chan, Golub and LeVeque 1979). Both float32, or
+    of the storage type of x. A row with an infinity has its mean, and variance NaN; NaN over no elements. Raises
+    ArgumentError for a correction that is no finite number.
+
+    >>> import vkdnn as vk
+    >>> mean, variance = vk.moments(vk.array([1.0, 2.0, 3.0, 6.0]))
+    >>> mean.item(), variance.item()
+    (3.0, 3.5)
+    """
+    x = asarray(x, name="moments: x")
+    data, axes = wide(x), build.normalize_axes("moments", axis, x.ndim)
+    freedom, kept = _freedom(x, axes, correction), tuple(n for i, n in enumerate(x.shape) if i not in axes)
+    zero = build.full(x.shape, 0.0)
+    elements = (build.full(x.shape, 1.0), data.node, zero, zero)
+    _, mean, rest, squares = (Array(f, x._device) for f in build.fold_fields("moments", elements, axes))
+    mean = mean + (rest if _count(x, axes) else math.nan)
+    squares = squares + stop_gradient(mean - mean)  # 0, but NaN where the mean is not finite
+    if not keepdims:
+        mean, squares = mean.reshape(kept), squares.reshape(kept)
+    return narrow(mean, x), narrow(squares / freedom, x)
 
 
 def std(x: Any, axis: Axes = None, keepdims: bool = False, correction: float = 0) -> Array:
@@ -208,4 +232,4 @@ def norm(x: Any, ord: float = 2, axis: Axes = None, keepdims: bool = False) -> A
     return narrow(sum(size ** float(ord), axis, keepdims) ** (1.0 / float(ord)), x)
 
 
-__all__ = ["all", "any", "argmax", "argmin", "max", "mean", "min", "norm", "prod", "std", "sum", "var"]
+__all__ = ["all", "any", "argmax", "argmin", "max", "mean", "min", "moments", "norm", "prod", "std", "sum", "var"]

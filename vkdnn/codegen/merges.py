@@ -1,0 +1,70 @@
+"""Prints monoids as GLSL: a row of the op table as it is, all else as a struct of the fields and a function of two.
+
+It must print the traced merge (vkdnn.ir.monoids) and no other order of operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from vkdnn.codegen import glsl
+from vkdnn.dtypes import DType, constant_bits
+from vkdnn.ir.monoids import MONOIDS, traced
+from vkdnn.ir.node import Node, toposort
+from vkdnn.ir.ops import OPS
+
+
+@dataclass(frozen=True)
+class Merge:
+    """How elements of a monoid are written: their type, its identity, and the format of a merge of two texts.
+
+    ``fields`` is empty where an element is a plain value; else ``text`` declares the type and the function.
+    """
+
+    type: str
+    identity: str
+    format: str
+    fields: tuple[str, ...] = ()
+    text: str = ""
+
+    def element(self, values: Sequence[str]) -> str:
+        """An element of these fields."""
+        return f"{self.type}({', '.join(values)})" if self.fields else values[0]
+
+
+@cache
+def printed(name: str, dtypes: tuple[DType, ...]) -> Merge:
+    """The GLSL of a monoid whose fields have these dtypes."""
+    parameters, results = traced(name, dtypes)
+    fields = MONOIDS[name].fields
+    identities = [
+        glsl.literal(constant_bits(f.identity[d.category], d), d) for f, d in zip(fields, dtypes, strict=True)
+    ]
+    if len(results) == 1 and results[0].args == parameters:
+        return Merge(dtypes[0].glsl, identities[0], OPS[results[0].op].glsl_for(dtypes[0].category))
+    kind = f"{name}_{''.join(d.category for d in dtypes)}"
+    names: dict[Node, str] = {p: p.attrs[0].note for p in parameters}
+    lines = [
+        f"    {p.dtype.glsl} {names[p]} = {side}.{f.name};"  # choices must be between plain names
+        for p, (side, f) in zip(parameters, [(side, f) for side in "ab" for f in fields], strict=True)
+    ]
+    lines += glsl.scalar_statements(results, names)
+    members = " ".join(f"{d.glsl} {f.name};" for f, d in zip(fields, dtypes, strict=True))
+    doc = (MONOIDS[name].merge.__doc__ or MONOIDS[name].doc).strip().splitlines()[0]
+    text = [
+        f"struct {kind} {{ {members} }};",
+        f"// {doc}",
+        f"{kind} merge_{kind}({kind} a, {kind} b) {{",
+        *lines,
+        f"    return {kind}({', '.join(names[r] for r in results)});",
+        "}",
+    ]
+    identity = f"{kind}({', '.join(identities)})"
+    return Merge(kind, identity, f"merge_{kind}({{0}}, {{1}})", tuple(f.name for f in fields), "\n".join(text))
+
+
+def ops_of(name: str, dtypes: tuple[DType, ...]) -> list[str]:
+    """Rows of the op table that a merge uses."""
+    return sorted({n.op for n in toposort(traced(name, dtypes)[1]) if n.kind == "map"})
