@@ -209,7 +209,7 @@ GROUPS = {
 WITHOUT = {
     "all", "any", "argmax", "argmin", "argsort", "bincount", "eye", "ones", "zeros", "full", "zeros_like",
     "ones_like", "full_like", "arange", "linspace", "one_hot", "concat", "gather", "outer_col", "array", "asarray",
-    "current_device", "device", "devices", "grad", "jit", "realize", "value_and_grad", "vjp",
+    "current_device", "device", "devices", "flush", "grad", "jit", "realize", "remat", "value_and_grad", "vjp",
 }  # fmt: skip
 
 

@@ -24,7 +24,7 @@ LAYERS = (
     ("program",),
     ("array",),
     ("ops",),
-    ("transform",),
+    ("transform", "remat"),
     ("random", "streams", "checkpoint"),
     ("nn", "optim"),
     ("train", "catalogue"),

@@ -45,6 +45,12 @@ def test_one_submission_a_call():
         assert len(step.program(x, w).steps) >= 2
 
 
+def test_jit_of_the_gradient_of_a_jitted_function(device):
+    square = vk.jit(lambda x: vk.sum(x * x))
+    value, slope = vk.jit(vk.value_and_grad(square))(ones(3, times=2.0))
+    assert value.item() == 12 and slope.numpy().tolist() == [4, 4, 4]
+
+
 # ---- gradients
 
 

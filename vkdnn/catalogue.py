@@ -68,8 +68,11 @@ LEGEND = (
 )
 
 NOT_OPERATIONS = frozenset(
-    {"current_device", "device", "devices", "grad", "jit", "realize", "value_and_grad", "vjp", "optim.accumulated"}
-)
+    {
+        "current_device", "device", "devices", "flush", "grad", "jit", "realize", "remat", "value_and_grad", "vjp",
+        "optim.accumulated",
+    }
+)  # fmt: skip
 """Public functions that are about programs and devices, not about values."""
 
 

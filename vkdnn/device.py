@@ -118,6 +118,9 @@ class Task:
 class Run(Protocol):
     """Tasks made ready to run many times."""
 
+    done: int
+    """Submissions that the last call has finished."""
+
     def stage(self, handle: Any, words: Words) -> None: ...
     def __call__(self) -> None: ...
     def fetch(self, handle: Any) -> Words: ...
@@ -134,8 +137,9 @@ class Device(AbstractContextManager["Device"]):
     kind: str
     max_words: int
 
-    def allocate(self, words: int, host: bool) -> Any:
-        """A buffer of uint32 words; ``host`` if the host will write or read it."""
+    def allocate(self, words: int, host: bool, remote: bool = False) -> Any:
+        """A buffer of uint32 words; ``host`` if the host will write or read it, ``remote`` to have it in the host's
+        memory instead of the device's, for kernels to reach from there."""
         raise NotImplementedError
 
     def write(self, handle: Any, words: Words) -> None:
@@ -145,9 +149,15 @@ class Device(AbstractContextManager["Device"]):
         raise NotImplementedError
 
     def prepare(
-        self, tasks: Sequence[Task], uploads: Sequence[Any], downloads: Sequence[Any], progress: Progress | None = None
+        self,
+        tasks: Sequence[Task],
+        uploads: Sequence[Any],
+        downloads: Sequence[Any],
+        progress: Progress | None = None,
+        cuts: Sequence[int] = (),
     ) -> Run:
-        """Compile and record. One call of the result is one submission."""
+        """Compile and record. One call of the result is one submission, and one more for each of the ``cuts``: numbers
+        of tasks, ascending, before which another submission begins."""
         raise NotImplementedError
 
     def check_size(self, words: int) -> None:
@@ -191,7 +201,7 @@ class ReferenceDevice(Device):
     def __init__(self) -> None:
         self.lock = threading.RLock()
 
-    def allocate(self, words: int, host: bool) -> Words:
+    def allocate(self, words: int, host: bool, remote: bool = False) -> Words:
         return np.zeros(words, np.uint32)
 
     def write(self, handle: Words, words: Words) -> None:
@@ -201,9 +211,19 @@ class ReferenceDevice(Device):
         return handle[:words].copy()
 
     def prepare(
-        self, tasks: Sequence[Task], uploads: Sequence[Any], downloads: Sequence[Any], progress: Progress | None = None
+        self,
+        tasks: Sequence[Task],
+        uploads: Sequence[Any],
+        downloads: Sequence[Any],
+        progress: Progress | None = None,
+        cuts: Sequence[int] = (),
     ) -> Run:
-        return _ReferenceRun([_reference_call(t) for t in tasks])
+        return _ReferenceRun(_parts([_reference_call(t) for t in tasks], cuts))
+
+
+def _parts(whole: list[Any], cuts: Sequence[int]) -> list[list[Any]]:
+    """A list in parts, cut before these places."""
+    return [whole[i:j] for i, j in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
 
 
 def _reference_call(task: Task) -> Callable[[], None]:
@@ -215,16 +235,19 @@ def _reference_call(task: Task) -> Callable[[], None]:
 
 
 class _ReferenceRun:
-    def __init__(self, calls: list[Callable[[], None]]):
-        self.calls = calls
+    def __init__(self, parts: list[list[Callable[[], None]]]):
+        self.parts, self.done = parts, 0
 
     def stage(self, handle: Words, words: Words) -> None:
         handle[: words.size] = words
 
     def __call__(self) -> None:
+        self.done = 0
         with exact():
-            for call in self.calls:
-                call()
+            for part in self.parts:
+                for call in part:
+                    call()
+                self.done += 1
 
     def fetch(self, handle: Words) -> Words:
         return handle.copy()
@@ -260,8 +283,8 @@ class VulkanDevice(Device):
             if on
         )
 
-    def allocate(self, words: int, host: bool) -> Any:
-        return self.opened.allocate(words, host)
+    def allocate(self, words: int, host: bool, remote: bool = False) -> Any:
+        return self.opened.allocate(words, host, remote)
 
     def write(self, handle: Any, words: Words) -> None:
         self.opened.write(handle, words)
@@ -276,12 +299,24 @@ class VulkanDevice(Device):
         return ShaderRequest(glsl, f"{spec.text()}\nschedule {schedule}", self.opened.strategies.text, label)
 
     def prepare(
-        self, tasks: Sequence[Task], uploads: Sequence[Any], downloads: Sequence[Any], progress: Progress | None = None
+        self,
+        tasks: Sequence[Task],
+        uploads: Sequence[Any],
+        downloads: Sequence[Any],
+        progress: Progress | None = None,
+        cuts: Sequence[int] = (),
     ) -> Run:
         schedules = [t.spec.schedules(self.target)[0] for t in tasks]
         spirv = compile_many([self.shader(t.spec, s) for t, s in zip(tasks, schedules, strict=True)], progress=progress)
         launches = [self._launch(*parts) for parts in zip(tasks, schedules, spirv, strict=True)]
-        return _VulkanRun(self.opened.record(launches, uploads, downloads))
+        parts = _parts(launches, cuts)
+        last = len(parts) - 1
+        return _VulkanRun(
+            [
+                self.opened.record(part, uploads if i == 0 else (), downloads if i == last else ())
+                for i, part in enumerate(parts)
+            ]
+        )
 
     def _launch(self, task: Task, schedule: Any, spirv: bytes) -> Launch:
         places = (*task.inputs, *task.outputs)
@@ -301,17 +336,20 @@ class VulkanDevice(Device):
 
 
 class _VulkanRun:
-    def __init__(self, recording: runtime.Recording):
-        self.recording = recording
+    def __init__(self, recordings: list[runtime.Recording]):
+        self.recordings, self.done = recordings, 0
 
     def stage(self, handle: Any, words: Words) -> None:
-        self.recording.stage(handle, words)
+        self.recordings[0].stage(handle, words)
 
     def __call__(self) -> None:
-        self.recording.run()
+        self.done = 0
+        for recording in self.recordings:
+            recording.run()  # waits
+            self.done += 1
 
     def fetch(self, handle: Any) -> Words:
-        return self.recording.fetch(handle)
+        return self.recordings[-1].fetch(handle)
 
 
 # ---- choosing

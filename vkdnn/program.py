@@ -1,7 +1,7 @@
 """A Program: a scheduled graph with its memory, made ready on a device and replayed.
 
 Its results never depend on the device or on how often it ran; inputs and outputs are storages, everything between
-lives in arenas that one replay hands to the next.
+lives in arenas that one replay hands to the next: of the device, and of the host for what the graph puts there.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from vkdnn.device import Device, Place, Progress, Run, Storage, Task, Words
 from vkdnn.errors import ArgumentError
 from vkdnn.fusion.schedule import schedule, storage
 from vkdnn.fusion.spans import cut_folds
+from vkdnn.ir.memory import on_host
 from vkdnn.ir.node import Node
 from vkdnn.plan import in_place, lifetimes, plan_arenas
 
@@ -69,17 +70,30 @@ class Program:
         self.returned = set(self.results)
         donated_nodes = [self.inputs[i] for i in donated if self.inputs[i] not in self.returned]
         self.taken = in_place(self.steps, donated_nodes, self.roots)
-        self.plan = plan_arenas(lifetimes(self.steps, self.roots), device.max_words)
+        lives = lifetimes(self.steps, self.roots)
+        self.plan = plan_arenas([x for x in lives if not on_host(x.node)], device.max_words)
+        self.host_plan = plan_arenas([x for x in lives if on_host(x.node)], device.max_words)
+        self.cuts = [i for i, step in enumerate(self.steps[:-1], 1) if step.flush]
         # Values the function did not get as arguments. Held here: a node forgets its buffer when that is donated.
         known = [*(n for s in self.steps for n in s.inputs), *self.results]
         self.captured: dict[Node, Storage] = {n: n.buffer for n in known if n.buffer is not None}
-        self._arenas: list[Any] | None = None
+        self._arenas: dict[bool, list[Any]] = {}  # of the device (False) and of the host (True)
         self._bound: OrderedDict[tuple[int, ...], _Bound] = OrderedDict()
 
     @property
     def peak_words(self) -> int:
-        """Words of the arenas."""
+        """Words of the arenas on the device."""
         return sum(self.plan.arenas)
+
+    @property
+    def host_words(self) -> int:
+        """Words of the arenas in the host's memory."""
+        return sum(self.host_plan.arenas)
+
+    @property
+    def submissions(self) -> int:
+        """Submissions of a call."""
+        return len(self.cuts) + 1 if self.steps else 0
 
     def __call__(self, arguments: Sequence[Storage | Words], progress: Progress | None = None) -> list[Storage]:
         """Run once: a storage or host words for each input; gives a storage for each output."""
@@ -105,8 +119,22 @@ class Program:
             if buffer.held is not None:
                 buffer.held.detach()
         if self.steps:
-            bound.run()
+            try:
+                bound.run()
+            except BaseException:
+                self._spoil(bound, arguments)
+                raise
         return self._results(bound, arguments)
+
+    def _spoil(self, bound: _Bound, arguments: Sequence[Storage | Words]) -> None:
+        """The work broke off between submissions: donated arguments that outputs have taken over are gone."""
+        begun = self.steps[: [*self.cuts, len(self.steps)][bound.run.done]] if self.cuts else []
+        written = {node for step in begun for node in step.outputs}
+        for root in bound.handles:
+            if root in written and root not in bound.buffers:
+                donor = arguments[self.inputs.index(self.taken[root])]
+                assert isinstance(donor, Storage)
+                donor.donate()
 
     def _check_donated(self, handles: list[Any], held: list[Any]) -> None:
         for i in self.donated:
@@ -127,8 +155,11 @@ class Program:
         taken = {root: donor for root, donor in self.taken.items() if donor not in staged}
         buffers = {root: self._buffer(root, held) for root in self.roots if root not in taken}
         handles = {r: buffers[r].handle if r in buffers else at[taken[r]] for r in self.roots}
-        if self._arenas is None:
-            self._arenas = [device.allocate(words, host=False) for words in self.plan.arenas]
+        if not self._arenas:
+            self._arenas = {
+                on: [device.allocate(words, host=False, remote=on) for words in plan.arenas]
+                for on, plan in ((False, self.plan), (True, self.host_plan))
+            }
         arenas = self._arenas
 
         def place(node: Node) -> Place:
@@ -138,13 +169,15 @@ class Program:
                 held = self.captured[node].handle()
             if held is not None:
                 return Place(held, 0, words)
-            arena, offset = self.plan.places[node]
-            return Place(arenas[arena], offset, words)
+            on = on_host(node)
+            arena, offset = (self.host_plan if on else self.plan).places[node]
+            return Place(arenas[on][arena], offset, words)
 
         tasks = [Task(s.spec, s.sizes, tuple(map(place, s.inputs)), tuple(map(place, s.outputs))) for s in self.steps]
         uploads = [s.handle() for s in slots.values() if s.words]
         brought = {r for r in buffers if 0 < r.words <= DOWNLOADED_WORDS}
-        run = device.prepare(tasks, uploads, [handles[r] for r in self.roots if r in brought], progress)
+        downloads = [handles[r] for r in self.roots if r in brought]
+        run = device.prepare(tasks, uploads, downloads, progress, self.cuts)
         return _Bound(run, slots, buffers, handles, brought, held)
 
     def _buffer(self, root: Node, held: list[Any]) -> _Buffer:

@@ -185,7 +185,7 @@ class Jitted:
     def __init__(self, function: Function, donate_argnums: tuple[int, ...], progress: Progress | None):
         self.function, self.donate, self.progress = function, donate_argnums, progress
         self.traces: dict[Any, _Traced] = {}
-        functools.update_wrapper(self, function)
+        functools.update_wrapper(self, function, updated=())  # attributes of a jitted function inside are its own
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         leaves, structure = tree.flatten((arguments, keywords))

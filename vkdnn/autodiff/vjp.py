@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from vkdnn.autodiff import scans
 from vkdnn.autodiff.folds import fold_rule
 from vkdnn.autodiff.order import ORDER_RULES
+from vkdnn.autodiff.remat import Values
 from vkdnn.errors import VkdnnError
 from vkdnn.ir import build
-from vkdnn.ir.node import Node, toposort
+from vkdnn.ir.node import Node
 from vkdnn.ir.ops import OPS
 from vkdnn.kernels.scatter import scatter_add_node, scatter_along_node
 
@@ -27,14 +28,15 @@ def pullback(results: Sequence[Node], gradients: Sequence[Node], wrt: Sequence[N
     Gradients are float32, whatever the storage type of the nodes.
     """
     targets = set(wrt)
-    order = toposort(results, stop=lambda n: n in targets or n.kind == "leaf")
+    values = Values(results, targets)
     reaches: set[Node] = set()
-    for node in order:
-        if node in targets or reaches.intersection(node.args):
+    for node in values.order:
+        if node in targets or reaches.intersection(map(values.same, node.args)):
             reaches.add(node)
     total: dict[Node, Node] = {}
 
     def accumulate(node: Node, gradient: Node | None) -> None:
+        node = values.same(node)
         if gradient is not None and node in reaches and node.dtype.category == "f":
             total[node] = total[node] + gradient if node in total else gradient
 
@@ -42,7 +44,7 @@ def pullback(results: Sequence[Node], gradients: Sequence[Node], wrt: Sequence[N
         accumulate(result, gradient)
     call_gradients: dict[Node, dict[int, Node]] = {}
     call_results: dict[Node, dict[int, Node]] = {}
-    for node in reversed(order):
+    for node in reversed(values.order):
         if node in targets:
             continue
         if node.kind == "call":
@@ -50,18 +52,19 @@ def pullback(results: Sequence[Node], gradients: Sequence[Node], wrt: Sequence[N
                 family = node.attrs[0]
                 if family not in CALL_RULES:
                     raise VkdnnError(f"grad: {family} has no derivative")
-                found = CALL_RULES[family](node, call_results[node], call_gradients[node])
+                found = CALL_RULES[family](values[node], call_results[node], call_gradients[node])
                 for arg, contribution in zip(node.args, found, strict=True):
                     accumulate(arg, contribution)
             continue
         if node not in total or not node.args:
             continue
+        gradient = values.reached(node, total[node])
         if node.kind == "result":
-            call_gradients.setdefault(node.args[0], {})[node.attrs[0]] = total[node]
-            call_results.setdefault(node.args[0], {})[node.attrs[0]] = node
+            call_gradients.setdefault(node.args[0], {})[node.attrs[0]] = gradient
+            call_results.setdefault(node.args[0], {})[node.attrs[0]] = values[node]
             continue
         rule = _map_rule if node.kind == "map" else RULES[node.kind]
-        for arg, contribution in zip(node.args, rule(node, total[node]), strict=True):
+        for arg, contribution in zip(node.args, rule(values[node], gradient), strict=True):
             accumulate(arg, contribution)
     return [total.get(node) for node in wrt]
 
@@ -149,7 +152,12 @@ def _matmul(node: Node, g: Node) -> Sequence[Node | None]:
     return (da, build.matmul(transposed(a), g))
 
 
+def _copy(node: Node, g: Node) -> Sequence[Node | None]:
+    return (g,)
+
+
 RULES: dict[str, Rule] = {
+    "copy": _copy,
     "reshape": _reshape,
     "permute": _permute,
     "broadcast": _broadcast,

@@ -93,6 +93,8 @@ class Lowering:
             return self.builder.add(Instr("index", int32, (), (coords[node.attrs[0]],)))
         if node.kind == "map":
             return self._add("op", node, tuple(self.lower(a, coords, guards) for a in node.args), (node.op,))
+        if node.kind == "copy":
+            return self.lower(node.args[0], coords, guards)
         if node.kind == "take":
             table, index = node.args
             chosen = self.lower(index, coords[: index.ndim], guards)

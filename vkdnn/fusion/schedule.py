@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from graphlib import TopologicalSorter
 
 from vkdnn.fusion.kernel import Kernel
 from vkdnn.fusion.lower import MustRealise
 from vkdnn.fusion.specs import Step, build_step
-from vkdnn.ir.node import Node, Shape, toposort
+from vkdnn.ir.node import IDENTITIES, VIEWS, Node, Shape, toposort
 from vkdnn.ir.ops import OPS
 
 MAX_OUTPUTS = 8  # with specs.MAX_BUFFERS this keeps bindings and push constants within what every device offers
@@ -63,7 +64,7 @@ def _made_of_fold(node: Node, source: Shape) -> bool:
             if current.args[0].shape == source:
                 return True
             continue
-        for arg in current.args:
+        for arg in current.args[:1] if current.kind == "after" else current.args:
             if arg not in seen and arg.buffer is None and squeezed(arg.shape) == squeezed(node.shape):
                 seen.add(arg)
                 stack.append(arg)
@@ -85,12 +86,18 @@ def matmul_rule(node: Node, kernel: Kernel) -> bool:
     return kernel.family == "expr" and kernel.shape == node.shape and not _stores_halves(kernel)
 
 
+def copy_rule(node: Node, kernel: Kernel) -> bool:
+    """A copy is a kernel of its own: memory that nothing else is computed in."""
+    return False
+
+
 RULES: dict[str, Callable[[Node, Kernel], bool]] = {
     "map": elementwise_rule,
     "take": elementwise_rule,
     "gather": elementwise_rule,
     "fold": fold_rule,
     "matmul": matmul_rule,
+    "copy": copy_rule,
 }
 
 
@@ -101,6 +108,13 @@ def _stores(node: Node, kernel: Kernel) -> bool:
     if kernel.family == "fold" and squeezed(node.shape) == squeezed(kernel.row_shape):
         return True
     return kernel.shape == node.shape
+
+
+def _reads_buffer(node: Node, argument: int) -> bool:
+    """Whether an argument must lie in a buffer before the node is computed: read there, or waited for."""
+    if node.kind in ("matmul", "copy", "flush"):
+        return True
+    return (node.kind in ("take", "gather") and argument == 0) or (node.kind == "after" and argument > 0)
 
 
 # ---- grouping
@@ -127,10 +141,15 @@ class Grouping:
         elif node.kind == "call" or (node.kind in ("const", "iota") and node not in self.needed):
             return
         elif node.kind not in RULES and node not in self.needed:  # a view: its users use what it views
-            self._use(node.args[0], users)
+            self._pass_on(node, users)
         else:
             kernel = self._kernel_for(node, users)
             self._join(node, kernel)
+
+    def _pass_on(self, node: Node, users: dict[Kernel, bool]) -> None:
+        """Whoever computes the node uses its arguments."""
+        for i, arg in enumerate(node.args):
+            self._use(arg, dict.fromkeys(users, True) if _reads_buffer(node, i) else users)
 
     def _use(self, node: Node, users: dict[Kernel, bool]) -> None:
         known = self.users.setdefault(node, {})
@@ -202,9 +221,7 @@ class Grouping:
             and squeezed(node.shape) != squeezed(kernel.row_shape)
         ):
             kernel.repeated += 1
-        for i, arg in enumerate(node.args):
-            hard = node.kind == "matmul" or (node.kind in ("take", "gather") and i == 0)
-            self._use(arg, {kernel: hard})
+        self._pass_on(node, {kernel: False})
 
     def _merge(self, soft: list[Kernel], users: dict[Kernel, bool]) -> None:
         """Make one kernel of elementwise users of one shape that do not wait for each other."""
@@ -265,7 +282,8 @@ def schedule(outputs: list[Node]) -> list[Step]:
         grouping = Grouping(roots, apart)
         realised = {n for k in grouping.kernels for n in k.outputs}
         try:
-            return [build_step(k, realised) for k in _ordered(grouping.kernels)]
+            steps = [build_step(k, realised) for k in _ordered(grouping.kernels)]
+            return _flushed(steps, roots, realised)
         except MustRealise as error:
             assert error.node not in apart, error.node
             apart.add(error.node)
@@ -273,6 +291,17 @@ def schedule(outputs: list[Node]) -> list[Step]:
 
 def storage(node: Node) -> Node:
     """The node whose buffer holds the elements of ``node`` in its own order: reshapes share their argument's."""
-    while node.kind == "reshape" and node.buffer is None:
+    while (node.kind == "reshape" or node.kind in IDENTITIES) and node.buffer is None:
         node = node.args[0]
     return node
+
+
+def _flushed(steps: list[Step], roots: list[Node], realised: set[Node]) -> list[Step]:
+    """The steps, marked where the graph asks for the end of a submission."""
+    last: set[Node] = set()
+    for node in toposort(roots, stop=lambda n: n.buffer is not None):
+        if node.kind == "flush" and node.buffer is None:
+            while node.kind in VIEWS and node not in realised and node.buffer is None:
+                node = node.args[0]
+            last.add(node)
+    return [replace(s, flush=True) if last.intersection(s.outputs) else s for s in steps] if last else steps

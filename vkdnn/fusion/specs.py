@@ -37,6 +37,8 @@ class Step:
     aligned: tuple[bool, ...]
     """Of each input: every element is read only by the invocation that writes the same element of the outputs, so an
     output may take the input's place."""
+    flush: bool = False
+    """Whether the submission ends with it."""
 
 
 def build_step(kernel: Kernel, realised: set[Node]) -> Step:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from vkdnn.ir.body import Affine, Guard
-from vkdnn.ir.node import Node, Shape
+from vkdnn.ir.node import IDENTITIES, Node, Shape
 
 Coords = tuple[Affine, ...]
 
@@ -85,6 +85,8 @@ def through(view: Node, coords: Coords, extents: Sequence[int]) -> tuple[Coords,
     """Coordinates in view.args[0] of the view's element at ``coords``, and the guards under which it exists."""
     source = view.args[0]
     rank = len(extents)
+    if view.kind in IDENTITIES:
+        return coords, ()
     if view.kind == "permute":
         (axes,) = view.attrs
         placed = dict(zip(axes, coords, strict=True))

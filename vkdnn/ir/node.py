@@ -20,6 +20,10 @@ fold        fields          (monoid, axes, k)             reduction in vkdnn's o
 matmul      a, b            -                             [..., M, K] x [..., K, N]; b may be a plain [K, N]
 call        any             (family, parameters)          a kernel family with several results (scans, scatter)
 result      call            (k,)                          the k-th result of a call
+after       x, others       () or (token,)                x; what reads it runs after the others exist
+kept        1               (segment,)                    x, which differentiation computes again
+flush       1               -                             x; the submission ends with the kernel that computes it
+copy        1               (place,)                      x in memory of its own: of the "device" or the "host"
 """
 
 from __future__ import annotations
@@ -37,7 +41,8 @@ from vkdnn.errors import ArgumentError, DtypeError, ShapeError
 
 MAX_ELEMENTS = 2**31 - 1  # kernels count elements in int32
 MAX_AXES = 32  # what NumPy 1.26 has
-VIEWS = frozenset({"reshape", "permute", "broadcast", "slice", "pad"})
+IDENTITIES = frozenset({"after", "kept", "flush"})  # their first argument, under conditions: see vkdnn.ir.memory
+VIEWS = frozenset({"reshape", "permute", "broadcast", "slice", "pad"}) | IDENTITIES
 Shape = tuple[int, ...]
 
 
@@ -288,7 +293,15 @@ def const_value(node: Node) -> Any:
     return dtypes.constant_value(node.attrs[0], node.dtype)
 
 
-def toposort(roots: Iterable[Node], stop: Callable[[Node], bool] = lambda _: False) -> list[Node]:
+def _arguments(node: Node) -> Iterable[Node]:
+    return node.args
+
+
+def toposort(
+    roots: Iterable[Node],
+    stop: Callable[[Node], bool] = lambda _: False,
+    arguments: Callable[[Node], Iterable[Node]] = _arguments,
+) -> list[Node]:
     """All nodes below ``roots``, arguments first, in an order fixed by the graph; not entered below ``stop``."""
     order: list[Node] = []
     seen: set[Node] = set()
@@ -297,7 +310,7 @@ def toposort(roots: Iterable[Node], stop: Callable[[Node], bool] = lambda _: Fal
     def enter(node: Node) -> None:
         if node not in seen:
             seen.add(node)
-            stack.append((node, iter(() if stop(node) else node.args)))
+            stack.append((node, iter(() if stop(node) else arguments(node))))
 
     for root in roots:
         enter(root)

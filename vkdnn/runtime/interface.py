@@ -18,7 +18,7 @@ Words = npt.NDArray[np.uint32]
 
 
 class Buffer(Protocol):
-    """Device memory of 32-bit words, freed when the object and all recordings with it are gone."""
+    """Memory of 32-bit words for shaders, freed when the object and all recordings with it are gone."""
 
     @property
     def words(self) -> int:
@@ -28,6 +28,11 @@ class Buffer(Protocol):
     @property
     def host(self) -> bool:
         """Whether it has a staging copy, so that the host can write and read it."""
+        ...
+
+    @property
+    def remote(self) -> bool:
+        """Whether it lies in the host's memory, where shaders reach it."""
         ...
 
 
@@ -93,10 +98,15 @@ class Device(Protocol):
 
     @property
     def allocated_bytes(self) -> int:
-        """Bytes of all live buffers."""
+        """Bytes of all live buffers, but for remote ones."""
         ...
 
-    def allocate(self, words: int, host: bool) -> Buffer:
+    @property
+    def remote_bytes(self) -> int:
+        """Bytes of all live remote buffers."""
+        ...
+
+    def allocate(self, words: int, host: bool, remote: bool = False) -> Buffer:
         """A new buffer with undefined contents."""
         ...
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import logging
+import os
 import threading
 import weakref
 from collections import OrderedDict, deque
@@ -34,18 +35,23 @@ _serials = itertools.count()
 
 
 class KomputeBuffer:
-    """Device memory of `words` 32-bit words; with `host`, also a mapped staging copy of the same size."""
+    """Device memory of `words` 32-bit words; with `host`, also a mapped staging copy of the same size.
 
-    def __init__(self, device: KomputeDevice, tensor: Any, words: int, host: bool) -> None:
+    With `remote` it is memory of the host instead, which shaders read and write over the bus.
+    """
+
+    def __init__(self, device: KomputeDevice, tensor: Any, words: int, host: bool, remote: bool = False) -> None:
         self.device = device
         self.words = words
         self.host = host
+        self.remote = remote
         self.serial = next(_serials)
         self.tensor = tensor
         self._staging = mapped_words(tensor) if host else None
 
     def __repr__(self) -> str:
-        return f"<{'host' if self.host else 'storage'} buffer {self.serial} of {self.words} words>"
+        kind = "host" if self.host else "remote" if self.remote else "storage"
+        return f"<{kind} buffer {self.serial} of {self.words} words>"
 
     def staging(self) -> Words:
         """The mapped staging copy; a view for use inside this module, never to be kept or handed out."""
@@ -119,7 +125,8 @@ class KomputeDevice:
         self.peak_bytes = 0
         self.lock = threading.RLock()
         self._allocated = 0
-        self._released: deque[tuple[int, int]] = deque()
+        self._remote = 0
+        self._released: deque[tuple[int, int, bool]] = deque()
         self._sweeping = threading.Lock()
         self._kp = _import_kp()
         self._algorithms: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
@@ -143,18 +150,29 @@ class KomputeDevice:
 
     @property
     def allocated_bytes(self) -> int:
-        """Bytes of all live buffers, staging copies not counted."""
+        """Bytes of all live buffers, remote ones and staging copies not counted."""
         with self.lock:
             self.sweep()
             return self._allocated
 
-    def allocate(self, words: int, host: bool) -> KomputeBuffer:
-        """A buffer of `words` 32-bit words with undefined contents; `host` adds the staging copy.
+    @property
+    def remote_bytes(self) -> int:
+        """Bytes of all live remote buffers."""
+        with self.lock:
+            self.sweep()
+            return self._remote
 
-        Raises ArgumentError for less than one word, MemoryLimitError beyond the device's limits.
+    def allocate(self, words: int, host: bool, remote: bool = False) -> KomputeBuffer:
+        """A buffer of `words` 32-bit words with undefined contents; `host` adds the staging copy, `remote` puts the
+        buffer into the host's memory.
+
+        Raises ArgumentError for less than one word or for both, MemoryLimitError beyond the limits of the device or
+        of the host.
         """
         if words < 1:
             raise ArgumentError(f"words is {words}, expected at least 1; an empty array needs no buffer")
+        if host and remote:
+            raise ArgumentError("host and remote are both true, expected one of them; remote memory is never staged")
         size = 4 * words
         limits = self.info.limits
         if size > limits.max_buffer_bytes:
@@ -165,20 +183,25 @@ class KomputeDevice:
         with self.lock:
             self.sweep()
             # Kompute does not check the driver's answer: an allocation that fails would crash later.
-            if self._allocated + size > limits.memory_bytes:
+            used, limit = (self._remote, _host_bytes()) if remote else (self._allocated, limits.memory_bytes)
+            if used + size > limit:
+                where = "in the host's memory" if remote else f"on {self.info.name}"
                 raise MemoryLimitError(
-                    f"words is {words} ({size} bytes) with {self._allocated} bytes allocated, expected at "
-                    f"most {limits.memory_bytes} bytes in all on {self.info.name}; free arrays or make the "
-                    "batch smaller"
+                    f"words is {words} ({size} bytes) with {used} bytes allocated, expected at "
+                    f"most {limit} bytes in all {where}; free arrays or make the batch smaller"
                 )
-            kind = self._kp.TensorTypes.device if host else self._kp.TensorTypes.storage
+            kinds = self._kp.TensorTypes
+            kind = kinds.host if remote else kinds.device if host else kinds.storage
             # Zeros are pages that are never touched: for storage Kompute reads nothing but their number.
             tensor = self._manager.tensor_t(np.zeros(words, np.uint32), kind)
-            buffer = KomputeBuffer(self, tensor, words, host)
-            weakref.finalize(buffer, _release, weakref.ref(self), buffer.serial, size).atexit = False
+            buffer = KomputeBuffer(self, tensor, words, host, remote)
+            weakref.finalize(buffer, _release, weakref.ref(self), buffer.serial, size, remote).atexit = False
             with self._sweeping:
-                self._allocated += size
-                self.peak_bytes = max(self.peak_bytes, self._allocated)
+                if remote:
+                    self._remote += size
+                else:
+                    self._allocated += size
+                    self.peak_bytes = max(self.peak_bytes, self._allocated)
         return buffer
 
     def write(self, buffer: Buffer, words: Words, offset: int = 0) -> None:
@@ -257,8 +280,8 @@ class KomputeDevice:
         sequence.record(kp.OpTensorSyncLocal([self._ticket]))
         return sequence
 
-    def note_release(self, serial: int, size: int) -> None:
-        self._released.append((serial, size))
+    def note_release(self, serial: int, size: int, remote: bool) -> None:
+        self._released.append((serial, size, remote))
         self.sweep()
 
     def sweep(self) -> None:
@@ -271,8 +294,11 @@ class KomputeDevice:
             return
         try:
             while self._released:
-                serial, size = self._released.popleft()
-                self._allocated -= size
+                serial, size, remote = self._released.popleft()
+                if remote:
+                    self._remote -= size
+                else:
+                    self._allocated -= size
                 for key in [key for key in self._algorithms if serial in key[1]]:
                     del self._algorithms[key]
         finally:
@@ -345,11 +371,16 @@ def mapped_words(tensor: Any) -> Words:
     return np.ctypeslib.as_array((ctypes.c_uint32 * tensor.size()).from_address(address))
 
 
-def _release(device: weakref.ref[KomputeDevice], serial: int, size: int) -> None:
+def _host_bytes() -> int:
+    """Memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _release(device: weakref.ref[KomputeDevice], serial: int, size: int, remote: bool) -> None:
     """A buffer is gone. Runs when the collector likes, even inside the device's own methods."""
     alive = device()
     if alive is not None:
-        alive.note_release(serial, size)
+        alive.note_release(serial, size, remote)
 
 
 def _import_kp() -> ModuleType:
