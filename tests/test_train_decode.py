@@ -9,12 +9,13 @@ import vkdnn as vk
 from vkdnn import checkpoint, tree
 from vkdnn.checkpoint import CheckpointError
 from vkdnn.errors import ArgumentError, VkdnnError
-from vkdnn.nn import RAPTConfig, RAPTModel
-from vkdnn.train import generate, load_model
-from vkdnn.train.decode import _choose
+from vkdnn.nn import GPTConfig, GPTModel, RAPTConfig, RAPTModel
+from vkdnn.train import generate, load_model, sample_text
+from vkdnn.train.decode import PIECE, _choose
 
 CONFIG = RAPTConfig(width=16, layers=1, heads=2, key_width=8, value_width=8, hidden=32)
 MODEL = RAPTModel(CONFIG)
+GPT = GPTModel(GPTConfig(width=16, layers=1, heads=2, hidden=32))
 CPU = vk.device("cpu")
 
 
@@ -38,6 +39,25 @@ def test_temperature_zero_takes_the_most_probable_byte_of_the_whole_sequence():
             logits = MODEL(params, np.array([list(text)], np.int32)).numpy()[0, -1]
         assert byte == int(np.argmax(logits))
         text += bytes([byte])
+
+
+@pytest.mark.parametrize("model", [MODEL, GPT], ids=["rapt", "gpt"])
+def test_a_long_prompt_in_pieces_gives_the_same_bytes(model, monkeypatch):
+    prompt = sample_text().data.tobytes()
+    for length in (PIECE, PIECE + 3):
+        params = model.init(3, CPU)
+        made = bytes(generate(model, params, prompt[:length], 6))
+        with monkeypatch.context() as patch:
+            patch.setattr("vkdnn.train.decode.PIECE", 10**6)
+            assert made == bytes(generate(model, params, prompt[:length], 6))
+
+
+def test_learned_positions_end_a_text():
+    model = GPTModel(GPTConfig(width=16, layers=1, heads=2, hidden=32, positions="learned", max_tokens=8))
+    params = model.init(3, CPU)
+    assert len(bytes(generate(model, params, b"abc", 6))) == 6
+    with pytest.raises(ArgumentError, match=r"max_tokens: got 9, but this model learned 8 positions"):
+        bytes(generate(model, params, b"abc", 7))
 
 
 def test_a_low_temperature_comes_to_the_same_as_zero():
@@ -98,6 +118,11 @@ def test_checkpoints_that_hold_no_such_model(tmp_path):
     checkpoint.save(path, on(CPU), metadata={"config": wider})
     with pytest.raises(CheckpointError, match=r"layers.0.mlp.* of shape \(.*32.*\), expected \(.*64.*\)"):
         load_model(path, CPU)
+    checkpoint.save(path, on(CPU), metadata={"model": "gpt", "config": {"positions": "sine"}})
+    with pytest.raises(CheckpointError, match=r"describes no GPT model \(positions: got 'sine'"):
+        load_model(path, CPU)
+    checkpoint.save(path, GPT.init(3, CPU), metadata={"model": "gpt", "config": vars(GPT.config)})
+    assert load_model(path, CPU)[0] == GPT
     checkpoint.save(path, on(CPU), metadata={"config": vars(CONFIG)})
     model, params, _ = load_model(path, CPU)
     assert model == MODEL and tree.paths(params) == tree.paths(on(CPU))

@@ -21,6 +21,9 @@ from vkdnn.errors import ArgumentError, VkdnnError
 from vkdnn.train.models import MODELS, Model, make_config, make_model
 from vkdnn.train.resume import CHECKPOINT_NAME
 
+PIECE = 64
+"""Bytes of a prompt that are read at once; what is left is read byte by byte, with the kernels of the rest."""
+
 
 def load_model(
     path: str | os.PathLike[str], device: Device, averaged: bool = True
@@ -100,17 +103,21 @@ def _bytes(
 ) -> Iterator[int]:
     def step(params: Any, token: Any, state: Any, divisor: Any) -> tuple[Array, Any]:
         logits, state = model.forward_step(params, token, state)
+        logits = logits.reshape(1, -1, logits.shape[-1])[:, -1]
         return (vk.softmax(logits / divisor) if temperature else logits), state
 
     device = tree.flatten(params)[0][0].device
     jitted = vk.jit(step, donate_argnums=2, progress=progress)
     divisor = np.float32(max(temperature, 2.0**-20))  # below that, softmax is the maximum's alone
     with device:
-        state = model.init_state(1, max_tokens=len(prompt) + count)
-    scores = None
-    for token in prompt:
+        state = model.init_state(1, max_tokens=len(prompt) + max(count - 1, 0))  # the last byte is never read
+    scores, at = None, 0
+    while at < len(prompt):
+        length = PIECE if len(prompt) - at >= PIECE else 1
+        tokens = np.frombuffer(prompt, np.uint8, length, at).astype(np.int32)
         with device:
-            scores, state = jitted(params, np.array([token], np.int32), state, divisor)
+            scores, state = jitted(params, tokens if length == 1 else tokens[None], state, divisor)
+        at += length
     for number in range(count):
         assert scores is not None
         token = _choose(scores.numpy()[0], temperature, seed, number)
