@@ -5,6 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import vkdnn as vk
+from vkdnn.ir.build import fold_fields, iota
 
 N = 6  # side of the square arrays: every node fits every other
 KINDS = (
@@ -20,6 +21,8 @@ KINDS = (
     "sum0",
     "sum1",
     "max1",
+    "top",
+    "top apart",
     "row",
     "matmul",
     "take",
@@ -44,6 +47,13 @@ def graphs(draw, longest=14):
         steps.append((draw(st.sampled_from(KINDS)), operands))
     results = draw(st.lists(st.integers(0, len(steps) + 1), min_size=1, max_size=4))
     return steps, [*results, len(steps) + 1]
+
+
+def top(np_like, a):
+    """The maximum of each row and its position: for vkdnn two fields of one fold."""
+    if np_like is np:
+        return a.max(axis=1, keepdims=True), a.argmax(axis=1, keepdims=True)
+    return [vk.Array(f, a._device) for f in fold_fields("argmax", (a.node, iota(a.shape, 1)), (1,))]
 
 
 def build(np_like, steps, x, y, index):
@@ -79,6 +89,12 @@ def build(np_like, steps, x, y, index):
             c = np_like.sum(modulo(a), axis=1, keepdims=True) + b
         elif kind == "max1":
             c = a - np_like.max(b, axis=1, keepdims=True)
+        elif kind == "top":
+            value, at = top(np_like, a)
+            c = b + value * 2.0 + at * 1.0
+        elif kind == "top apart":  # one field goes through a kernel that the user of the other may read
+            value, at = top(np_like, a)
+            c = (modulo(value) * modulo(b)) @ modulo(b) + at * 1.0
         elif kind == "row":
             c = np_like.broadcast_to(np_like.sum(modulo(a), axis=0) + b[0], (N, N))
         elif kind == "matmul":

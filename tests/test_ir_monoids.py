@@ -74,6 +74,12 @@ def test_a_row_of_the_op_table_is_printed_as_it_is_and_all_else_as_a_struct(name
     assert [r.dtype for r in results] == [p.dtype for p in parameters[: len(results)]]
 
 
+def test_a_merge_costs_what_it_computes():
+    assert [merges.flops(name, (float32,)) for name in ("add", "mul", "maximum", "minimum")] == [1] * 4
+    assert merges.flops("add", (int32,)) == 1
+    assert merges.flops("logsumexp", (float32, float32)) > 10 < merges.flops("moments", (float32,) * 4)
+
+
 def test_positions_order_nan_above_all_and_take_the_first_at_ties():
     merge = merger("argmax", (float32, int32))
     nan, inf = np.float32(np.nan), np.float32(np.inf)

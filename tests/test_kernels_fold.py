@@ -243,6 +243,22 @@ def test_fields_of_one_fold_are_folded_once():
     assert sum(len(s.spec.folds) for s in steps if isinstance(s.spec, FoldSpec)) == 2  # moments, a sum
 
 
+def test_a_field_that_its_siblings_wait_for_is_folded_apart(both):
+    """The mean is needed by a product that the kernel of the variance reads."""
+    x, w = hard_rows(40)[:2], np.random.default_rng(1).standard_normal((1, 40)).astype(np.float32)
+
+    def run(x, w):
+        mean, variance = vk.moments(x, axis=1, keepdims=True)
+        return [vk.sum(x * (mean @ w), axis=1) + variance[:, 0], vk.stop_gradient(mean)]
+
+    total, mean = both(run, x, w)
+    with exact():
+        average, squares = written_moments(x)
+        products = written_fold("add", basic.mul(x, basic.mul(average[:, None], w)))
+        assert bits_equal(total, basic.add(products, basic.div(squares, np.float32(40)))).all()
+    assert bits_equal(mean[:, 0], average).all()
+
+
 def test_tuple_folds_beside_others(both, forced):
     """One kernel with folds of one field and of several, of which one uses another's result."""
     x = hard_rows(150)[:5]

@@ -68,3 +68,9 @@ def printed(name: str, dtypes: tuple[DType, ...]) -> Merge:
 def ops_of(name: str, dtypes: tuple[DType, ...]) -> list[str]:
     """Rows of the op table that a merge uses."""
     return sorted({n.op for n in toposort(traced(name, dtypes)[1]) if n.kind == "map"})
+
+
+def flops(name: str, dtypes: tuple[DType, ...]) -> int:
+    """Float operations of one merge, a defined function counted by its cost; a row of integers counts as one."""
+    nodes = toposort(traced(name, dtypes)[1])
+    return max(1, sum(OPS[n.op].cost for n in nodes if n.kind == "map" and n.dtype.category == "f"))

@@ -242,6 +242,8 @@ def fold_fields(name: str, fields: tuple[Node, ...], axes: Shape) -> tuple[Node,
     32,768); the axes keep length 1. Storage types are folded in float32 and rounded once.
     """
     x, row = fields[0], MONOIDS[name]
+    if any(f.shape != x.shape for f in fields):
+        raise ShapeError(f"{name}: fields of shapes {', '.join(str(f.shape) for f in fields)}, expected equal shapes")
     if any(f.dtype.half for f in fields):
         folded = fold_fields(name, tuple(cast(f, float32) if f.dtype.half else f for f in fields), axes)
         return tuple(cast(r, f.dtype) for r, f in zip(folded, fields, strict=True))

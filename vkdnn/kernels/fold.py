@@ -18,7 +18,6 @@ from vkdnn.codegen import glsl, merges
 from vkdnn.dtypes import DType, as_dtype
 from vkdnn.ir.body import Affine, Body, evaluate_body, pieces, strided
 from vkdnn.ir.monoids import merger
-from vkdnn.ir.ops import OPS
 from vkdnn.kernels.base import Array, Cost, Groups, KernelSpec, Target, group_count
 from vkdnn.kernels.expr import decompose, dim_names
 
@@ -192,10 +191,7 @@ class FoldSpec(KernelSpec):
         elements = sizes[0] * self.length
         full = sum(1 for _, is_full, _ in self.results if is_full)
         read = sum(dtype.words(elements) for dtype in self.inputs)
-        merged = sum(
-            sum(OPS[op].cost for op in ops) if len(ops) > 1 else 1
-            for ops in (merges.ops_of(name, self._dtypes(at)) for name, at in self.folds)
-        )
+        merged = sum(merges.flops(name, self._dtypes(at)) for name, at in self.folds)
         return Cost(
             (self.body.flops() + merged) * elements,
             4 * (read + elements * full + sizes[0] * (len(self.results) - full)),
