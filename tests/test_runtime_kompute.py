@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from vkdnn.errors import ArgumentError, DeviceError, MemoryLimitError
-from vkdnn.runtime import Device, Launch, Region, open_device
+from vkdnn.runtime import Device, Launch, Region, kompute, open_device
 from vkdnn.runtime.kompute import KomputeDevice
 from vkdnn.shader import ShaderRequest, compile_many
 
@@ -202,6 +202,35 @@ def test_released_memory_can_be_used_again():
     with pytest.raises(MemoryLimitError, match=r"words is 513 \(2052 bytes\) with 2048 bytes allocated"):
         device.allocate(513, host=False)
     assert kept.words == 512
+
+
+def test_remote_buffers_lie_in_the_host_s_memory(device, shaders):
+    """Shaders write and read them like others, in one recording and in the next; they count apart."""
+    before, there = device.allocated_bytes, device.remote_bytes
+    x, y = device.allocate(1000, host=True), device.allocate(1000, host=True)
+    far = [device.allocate(1000, host=False, remote=True) for _ in range(2)]
+    assert device.remote_bytes == there + 8000 and device.allocated_bytes == before + 8000
+    assert all(buffer.remote for buffer in far) and not x.remote
+    write = device.record([step(shaders, x, far[0]), step(shaders, far[0], far[1])], uploads=[x])
+    read = device.record([step(shaders, far[1], y)], downloads=[y])
+    for seed in range(3):
+        write.stage(x, words(1000, seed))
+        write.run()
+        read.run()
+        assert np.array_equal(read.fetch(y), after(words(1000, seed), 3))
+    with pytest.raises(ArgumentError, match="has no staging copy"):
+        device.read(far[0])
+    del write, read, far
+    gc.collect()
+    assert device.remote_bytes == there
+
+
+def test_remote_buffers_beyond_the_host_are_refused(device, monkeypatch):
+    monkeypatch.setattr(kompute, "_host_bytes", lambda: device.remote_bytes + 4000)
+    with pytest.raises(MemoryLimitError, match=r"words is 1001 .* in all in the host's memory"):
+        device.allocate(1001, host=False, remote=True)
+    with pytest.raises(ArgumentError, match="host and remote are both true"):
+        device.allocate(1, host=True, remote=True)
 
 
 @pytest.mark.parametrize("host", [True, False])

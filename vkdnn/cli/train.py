@@ -13,8 +13,9 @@ from typing import Annotated
 import typer
 
 from vkdnn.cli.console import DeviceOption, JsonOption, find_device, output
+from vkdnn.cli.train_memory import run_memory_report
 from vkdnn.cli.train_model import configure
-from vkdnn.cli.train_resume import given_options, resume_run
+from vkdnn.cli.train_resume import given_options, levers_of, resume_run
 from vkdnn.cli.train_run import Run
 from vkdnn.cli.train_verify import run_verify
 from vkdnn.errors import ArgumentError
@@ -35,6 +36,8 @@ EXAMPLES = """\
   vkdnn train --steps 2000 --out runs/long --device discrete
 
   vkdnn train --resume runs/long    go on where it ended, on any device
+
+  vkdnn train --layers 24 --memory-report    what a step needs, with levers and without
 
   vkdnn train --verify 20        device and reference, 20 steps: one digest
 
@@ -176,34 +179,60 @@ def train(
             "over all parameters and optimizer state. Default text: the one that ships with vkdnn.",
         ),
     ] = None,
+    recompute_every: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Compute blocks again for the gradient, N at a time, instead of keeping values.",
+        ),
+    ] = None,
+    offload: Annotated[
+        bool, typer.Option("--offload", help="Keep what these blocks begin with in the host's memory.")
+    ] = False,
+    flush_every: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="End a submission after N blocks: for watchdogs of drivers."),
+    ] = None,
+    memory_report: Annotated[
+        bool,
+        typer.Option("--memory-report", help="Train nothing: print what a step needs of memory with these levers."),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Train a small language model on text."""
     console = output(as_json)
     if resume is not None:
         start, corpus = resume_run(context, resume, text)
-        Run(start.job, corpus, find_device(device), start.path.parent, console, as_json, seconds, every, start).go()
+        folder, levers = start.path.parent, levers_of(context, start.levers)
+        Run(start.job, corpus, find_device(device), folder, console, as_json, seconds, every, start, levers=levers).go()
         return
-    if verify is not None and any(x is not None for x in (steps, seconds, out, every)):
+    if verify is not None and memory_report:
+        raise typer.BadParameter("trains nothing; leave out --verify", param_hint="--memory-report")
+    if (verify is not None or memory_report) and any(x is not None for x in (steps, seconds, out, every)):
         raise typer.BadParameter(
             "runs steps of its own and writes no files; leave out --steps, --time, --out and --checkpoint-every",
-            param_hint="--verify",
+            param_hint="--memory-report" if memory_report else "--verify",
         )
     if optimizer not in OPTIMIZERS:
         raise typer.BadParameter(f"got {optimizer!r}, expected {', '.join(OPTIMIZERS)}", param_hint="--optimizer")
     config = configure(model, context.params, given_options(context), length)
     rate = OPTIMIZERS[optimizer][1] if learning_rate is None else learning_rate
     job = Job(config, steps or _DEFAULT.steps, batch, length, rate, seed, optimizer, accumulate, ema)
-    corpus = _corpus(text, verify is not None)
+    levers = levers_of(context)
+    corpus = _corpus(text, verify is not None or memory_report)
     corpus.check(length)
+    if memory_report:
+        run_memory_report(job, corpus, find_device(device), levers, console, as_json)
+        return
     if verify is not None:
-        run_verify(job, corpus, find_device(device), verify, console, as_json)
+        run_verify(job, corpus, find_device(device), verify, console, as_json, levers)
         return
     limited = seconds is None and steps is None
     if limited:
         seconds = DEFAULT_SECONDS
     chosen = find_device(device)
-    Run(job, corpus, chosen, _folder(out), console, as_json, seconds, every, limited=limited).go()
+    Run(job, corpus, chosen, _folder(out), console, as_json, seconds, every, limited=limited, levers=levers).go()
 
 
 def _corpus(text: Path | None, fixed: bool) -> Corpus:

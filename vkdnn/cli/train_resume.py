@@ -5,6 +5,7 @@ It must never change a run silently: an option or a text that differs is refused
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ import typer
 
 from vkdnn.cli.train_model import model_options
 from vkdnn.errors import ArgumentError
+from vkdnn.nn import NO_LEVERS, Levers
 from vkdnn.train import Corpus, Job, Start, load_start, same_text
 
-FREE = frozenset({"resume", "text", "seconds", "every", "device", "as_json"})
+FREE = frozenset(
+    {"resume", "text", "seconds", "every", "device", "as_json", "recompute_every", "offload", "flush_every"}
+)
 """Options that a run may go on with as the user likes; ``text`` is compared by its bytes."""
 
 
@@ -27,9 +31,11 @@ def given_options(context: typer.Context) -> dict[str, Any]:
 def resume_run(context: typer.Context, folder: Path, text: Path | None) -> tuple[Start, Corpus]:
     """The run in a folder and its text. Raises ArgumentError when an option or the text differs from it."""
     given = given_options(context)
-    for wrong in ("verify", "out"):
+    for wrong in ("verify", "memory_report", "out"):
         if wrong in given:
-            raise typer.BadParameter(f"goes on in the folder of the run; leave out --{wrong}", param_hint="--resume")
+            raise typer.BadParameter(
+                f"goes on in the folder of the run; leave out --{wrong.replace('_', '-')}", param_hint="--resume"
+            )
     start = load_start(folder)
     began = options_of(start.job)
     flags = {p.name: p.opts[0] for p in context.command.params}
@@ -44,6 +50,13 @@ def resume_run(context: typer.Context, folder: Path, text: Path | None) -> tuple
             "or start a new run"
         )
     return start, same_text(start, text)
+
+
+def levers_of(context: typer.Context, began: Levers = NO_LEVERS) -> Levers:
+    """The levers of the command line; those that it does not name are the ones that the run began with."""
+    names = {"recompute_every": "checkpoint_every", "offload": "offload", "flush_every": "flush_every"}
+    given = given_options(context)
+    return replace(began, **{field: given[name] for name, field in names.items() if name in given})
 
 
 def options_of(job: Job) -> dict[str, Any]:

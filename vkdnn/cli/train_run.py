@@ -30,6 +30,7 @@ from vkdnn.cli.console import (
 )
 from vkdnn.cli.train_model import layers_of
 from vkdnn.cli.train_verify import verdict
+from vkdnn.nn import NO_LEVERS, Levers
 from vkdnn.train import (
     CHECKPOINT_NAME,
     Corpus,
@@ -67,11 +68,13 @@ class Run:
         every: int | None = None,
         start: Start | None = None,
         limited: bool = False,
+        levers: Levers = NO_LEVERS,
     ):
         self.job, self.corpus, self.device, self.folder = job, corpus, device, folder
         self.console, self.as_json, self.seconds = console, as_json, seconds
         self.every, self.start = every, start  # steps between checkpoints (None: by time); where the run goes on
         self.limited = limited  # seconds are the default's, which --steps lifts
+        self.levers = levers
         self.begun_at = len(start.losses) if start is not None else 0
         self.saved_at = self.begun_at  # the step of the last checkpoint
         self.checkpoint = folder / CHECKPOINT_NAME if start is None else start.path
@@ -85,7 +88,7 @@ class Run:
 
         Raises CheckpointError when a checkpoint cannot be written: before training, where that can be known.
         """
-        trainer = Trainer(self.job, self.corpus, self.device, self._compiled, self.start)
+        trainer = Trainer(self.job, self.corpus, self.device, self._compiled, self.start, self.levers)
         # An old checkpoint stays until the new one is whole, so a fresh run needs room for two.
         try:
             reserve(self.checkpoint, trainer.checkpoint_bytes * (2 if self.start is None else 1))

@@ -14,11 +14,17 @@ from rich.progress import BarColumn, Progress, TextColumn
 import vkdnn as vk
 from vkdnn.cli.console import CountColumn, counted, print_json, short_name
 from vkdnn.cli.train_model import layers_of, mixing_of
+from vkdnn.nn import NO_LEVERS, Levers
 from vkdnn.train import Corpus, Job, Parity, compare, run_steps
 
 
-def run_verify(job: Job, corpus: Corpus, device: vk.Device, steps: int, console: Console, as_json: bool) -> None:
-    """Print the digests and the verdict; raises typer.Exit(1) when they differ."""
+def run_verify(
+    job: Job, corpus: Corpus, device: vk.Device, steps: int, console: Console, as_json: bool, levers: Levers = NO_LEVERS
+) -> None:
+    """Print the digests and the verdict; raises typer.Exit(1) when they differ.
+
+    Levers are those of the device named; the reference beside it runs without.
+    """
     reference = vk.device("cpu")
     config = job.config
     console.print(
@@ -30,9 +36,9 @@ def run_verify(job: Job, corpus: Corpus, device: vk.Device, steps: int, console:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
         found = None
         if device is not reference:
-            found = _steps(job, corpus, device, steps, bars)
+            found = _steps(job, corpus, device, steps, bars, levers)
             console.print(f"{found.digest}  {short_name(device)}", markup=False)
-        truth = _steps(job, corpus, reference, steps, bars)
+        truth = _steps(job, corpus, reference, steps, bars, levers if device is reference else NO_LEVERS)
         console.print(f"{truth.digest}  reference", markup=False)
     parity = compare(device.name, found, truth) if found is not None else None
     if parity is not None:
@@ -51,7 +57,7 @@ def run_verify(job: Job, corpus: Corpus, device: vk.Device, steps: int, console:
         raise typer.Exit(1)
 
 
-def _steps(job: Job, corpus: Corpus, device: vk.Device, steps: int, bars: Progress) -> Any:
+def _steps(job: Job, corpus: Corpus, device: vk.Device, steps: int, bars: Progress, levers: Levers) -> Any:
     name = "reference" if device.kind == "reference" else short_name(device)
     task = bars.add_task(name, total=steps)
 
@@ -61,7 +67,7 @@ def _steps(job: Job, corpus: Corpus, device: vk.Device, steps: int, bars: Progre
     def stepped(_: str, done: int) -> None:
         bars.update(task, description=name, completed=done)
 
-    state = run_steps(job, corpus, device, steps, stepped, compiled)
+    state = run_steps(job, corpus, device, steps, stepped, compiled, levers=levers)
     bars.remove_task(task)
     return state
 

@@ -17,6 +17,7 @@ from vkdnn.device import Device, current_device
 from vkdnn.errors import ArgumentError, ShapeError
 from vkdnn.ir.arguments import integer, settings
 from vkdnn.nn.layers import Embedding, Linear, Params, SwiGLU, token_array
+from vkdnn.nn.levers import NO_LEVERS, Levers, apply_blocks
 from vkdnn.nn.losses import cross_entropy
 from vkdnn.nn.norms import LayerNorm, RMSNorm
 from vkdnn.nn.self_attention import POSITIONS, CausalSelfAttention
@@ -203,7 +204,7 @@ class GPTModel:
         moved: Params = tree.map_leaves(lambda p: array(p, device=device), params)
         return moved
 
-    def __call__(self, params: Params, tokens: Any, boundary: Any = None) -> Array:
+    def __call__(self, params: Params, tokens: Any, boundary: Any = None, levers: Levers = NO_LEVERS) -> Array:
         """tokens [B, T] int32 -> logits [B, T, vocab] float32.
 
         ``boundary`` [B, T] int32 or bool is nonzero where a document starts; positions run on through it. Raises
@@ -216,19 +217,19 @@ class GPTModel:
             )
         documents = None if boundary is None else cumsum(_starts(boundary, tokens).astype(dtypes.int32), axis=1)
         x = self._embedded(params, tokens, arange(tokens.shape[1]))
-        for layer in params["layers"]:
-            x = self.block(layer, x, documents)
+        x = apply_blocks(lambda layer, x: self.block(layer, x, documents), params["layers"], x, levers)
         return self._logits(params, x)
 
-    def loss(self, params: Params, tokens: Any, boundary: Any = None) -> Array:
+    def loss(self, params: Params, tokens: Any, boundary: Any = None, levers: Levers = NO_LEVERS) -> Array:
         """Mean cross entropy (nats) of predicting tokens[:, 1:] from tokens[:, :-1]; tokens [B, T + 1] int32.
 
-        ``boundary`` [B, T] belongs to tokens[:, :-1].
+        ``boundary`` [B, T] belongs to tokens[:, :-1]. ``levers`` say how the gradient is computed; the bits are the
+        same with all of them.
         """
         tokens = token_array(tokens, 2, "[B, T + 1] with T of 1 or more")
         if tokens.shape[1] < 2:
             raise ShapeError(f"tokens: got shape {tokens.shape}, expected [B, T + 1] with T of 1 or more")
-        return cross_entropy(self(params, tokens[:, :-1], boundary), tokens[:, 1:])
+        return cross_entropy(self(params, tokens[:, :-1], boundary, levers), tokens[:, 1:])
 
     def init_state(self, batch: int, device: Device | None = None, max_tokens: int | None = None) -> Params:
         """The state before the first token: {"position": int32 [1], "first": int32 [batch, 1], "layers": one cache of

@@ -18,6 +18,7 @@ from vkdnn.errors import ArgumentError, ShapeError
 from vkdnn.ir.arguments import settings
 from vkdnn.nn.attention import ReLULinearAttention
 from vkdnn.nn.layers import Embedding, Linear, Params, SwiGLU, token_array
+from vkdnn.nn.levers import NO_LEVERS, Levers, apply_blocks
 from vkdnn.nn.losses import cross_entropy
 from vkdnn.nn.norms import RMSNorm
 from vkdnn.streams import Stream
@@ -161,7 +162,7 @@ class RAPTModel:
         moved: Params = tree.map_leaves(lambda p: array(p, device=device), params)
         return moved
 
-    def __call__(self, params: Params, tokens: Any, boundary: Any = None) -> Array:
+    def __call__(self, params: Params, tokens: Any, boundary: Any = None, levers: Levers = NO_LEVERS) -> Array:
         """tokens [B, T] int32 -> logits [B, T, vocab] float32.
 
         ``boundary`` [B, T] int32 is nonzero where a document starts. Raises ShapeError and DtypeError for
@@ -169,19 +170,19 @@ class RAPTModel:
         """
         tokens = token_array(tokens, 2, "[B, T]")
         x = self.embedding(params["embedding"], tokens)
-        for layer in params["layers"]:
-            x = self.block(layer, x, boundary)
+        x = apply_blocks(lambda layer, x: self.block(layer, x, boundary), params["layers"], x, levers)
         return self.head(params["head"], self.norm(params["norm"], x))
 
-    def loss(self, params: Params, tokens: Any, boundary: Any = None) -> Array:
+    def loss(self, params: Params, tokens: Any, boundary: Any = None, levers: Levers = NO_LEVERS) -> Array:
         """Mean cross entropy (nats) of predicting tokens[:, 1:] from tokens[:, :-1]; tokens [B, T + 1] int32.
 
-        ``boundary`` [B, T] belongs to tokens[:, :-1].
+        ``boundary`` [B, T] belongs to tokens[:, :-1]. ``levers`` say how the gradient is computed; the bits are the
+        same with all of them.
         """
         tokens = token_array(tokens, 2, "[B, T + 1] with T of 1 or more")
         if tokens.shape[1] < 2:
             raise ShapeError(f"tokens: got shape {tokens.shape}, expected [B, T + 1] with T of 1 or more")
-        return cross_entropy(self(params, tokens[:, :-1], boundary), tokens[:, 1:])
+        return cross_entropy(self(params, tokens[:, :-1], boundary, levers), tokens[:, 1:])
 
     def init_state(self, batch: int, device: Device | None = None, max_tokens: int | None = None) -> Params:
         """The state before the first token: {"position": int32 [1], "layers": one attention state a

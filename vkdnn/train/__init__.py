@@ -7,6 +7,7 @@ from vkdnn.train.data import Corpus, batch_at, load_text, sample_text, standard_
 from vkdnn.train.decode import generate, load_model
 from vkdnn.train.job import OPTIMIZERS, Job
 from vkdnn.train.loop import Stop, Trainer, TrainingError
+from vkdnn.train.memory import Usage, memory_report
 from vkdnn.train.models import MODELS, Kind, Model, make_config, make_model, model_name
 from vkdnn.train.plot import plot_losses
 from vkdnn.train.resume import CHECKPOINT_NAME, Start, load_start, same_text
@@ -26,6 +27,7 @@ __all__ = [
     "Stop",
     "Trainer",
     "TrainingError",
+    "Usage",
     "batch_at",
     "compare",
     "generate",
@@ -34,6 +36,7 @@ __all__ = [
     "load_text",
     "make_config",
     "make_model",
+    "memory_report",
     "model_name",
     "plot_losses",
     "run_steps",

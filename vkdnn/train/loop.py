@@ -9,6 +9,7 @@ import math
 import os
 import signal
 import threading
+from dataclasses import asdict
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -18,7 +19,9 @@ import vkdnn as vk
 from vkdnn import checkpoint, tree
 from vkdnn.device import Device, Progress
 from vkdnn.errors import VkdnnError
+from vkdnn.nn import NO_LEVERS, Levers
 from vkdnn.optim import Accumulation
+from vkdnn.program import Program
 from vkdnn.train.data import Corpus, batch_at
 from vkdnn.train.job import Job
 from vkdnn.train.resume import Start, moved
@@ -33,7 +36,7 @@ class Trainer:
 
     ``params``, ``state`` and ``average`` (None without ``job.ema``) are those after the last step; a later
     step takes over their memory. With ``start`` the run goes on from a checkpoint, which may have been written
-    on another device; its bits are those of a run that was never broken off.
+    on another device; its bits are those of a run that was never broken off. ``levers`` change no bit.
     """
 
     def __init__(
@@ -43,9 +46,10 @@ class Trainer:
         device: Device,
         progress: Progress | None = None,
         start: Start | None = None,
+        levers: Levers = NO_LEVERS,
     ):
         corpus.check(job.length)
-        self.job, self.corpus, self.device = job, corpus, device
+        self.job, self.corpus, self.device, self.levers = job, corpus, device, levers
         self.losses: list[float] = []
         model, optimizer, ema = job.make_model(), job.make_optimizer(), job.make_average()
         with device:
@@ -61,11 +65,14 @@ class Trainer:
             params, state = optimizer.update(params, gradients, state)
             return params, state, average if ema is None else ema.update(average, params)
 
+        def loss_of(params: Any, tokens: Any) -> vk.Array:
+            return model.loss(params, tokens, levers=levers)
+
         def step(params: Any, state: Any, average: Any, tokens: Any) -> tuple[Any, ...]:
-            loss, gradients = vk.value_and_grad(model.loss)(params, tokens)
+            loss, gradients = vk.value_and_grad(loss_of)(params, tokens)
             return (*update(params, state, average, gradients), loss)
 
-        micro = Accumulation(model.loss, job.accumulate)
+        micro = Accumulation(loss_of, job.accumulate)
 
         def last(params: Any, state: Any, average: Any, sums: Any) -> tuple[Any, ...]:
             loss, gradients = micro.take(sums)
@@ -97,6 +104,24 @@ class Trainer:
             )
         self.losses.append(value)
         return value
+
+    def programs(self) -> dict[Program, int]:
+        """The Programs of a step, planned but not compiled, and how often each runs."""
+        tokens, whole = (
+            np.zeros((self.job.batch, self.job.length + 1), np.int32),
+            (self.params, self.state, self.average),
+        )
+        with self.device:
+            if self.job.accumulate == 1:
+                return {self._step.program(*whole, tokens): 1}
+            add = self._add.program(self._sums, self.params, tokens, np.int32(0))
+            return {add: self.job.accumulate, self._last.program(*whole, self._sums): 1}
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of everything on the device that lasts from step to step."""
+        sums = {} if self.job.accumulate == 1 else self._sums
+        return sum(4 * leaf.node.words for leaf in tree.flatten([self.whole, sums])[0])
 
     def _train(self, batches: list[Any]) -> Any:
         whole = (self.params, self.state, self.average)
@@ -144,6 +169,7 @@ class Trainer:
             "model": record["model"],
             "config": record["config"],
             "job": record,
+            "levers": asdict(self.levers),
             "seed": self.job.seed,
             "step": len(self.losses),
             "text": self.corpus.name,

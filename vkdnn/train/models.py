@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from vkdnn.array import Array
 from vkdnn.device import Device
 from vkdnn.errors import ArgumentError
-from vkdnn.nn import TRAIN_DEFAULTS, GPTConfig, GPTModel, RAPTConfig, RAPTModel, TrainDefaults
+from vkdnn.nn import NO_LEVERS, TRAIN_DEFAULTS, GPTConfig, GPTModel, Levers, RAPTConfig, RAPTModel, TrainDefaults
 
 Config = RAPTConfig | GPTConfig
 """A configuration of one of the models."""
@@ -22,7 +22,7 @@ class Model(Protocol):
     def init(self, seed: int, device: Device | None = None) -> Any:
         """Parameters of a seed."""
 
-    def loss(self, params: Any, tokens: Any, boundary: Any = None) -> Array:
+    def loss(self, params: Any, tokens: Any, boundary: Any = None, levers: Levers = NO_LEVERS) -> Array:
         """Mean cross entropy (nats) of tokens [B, T + 1] int32."""
 
     def init_state(self, batch: int, device: Device | None = None, max_tokens: int | None = None) -> Any:

@@ -16,6 +16,7 @@ from vkdnn.array import array
 from vkdnn.checkpoint import CheckpointError
 from vkdnn.device import Device
 from vkdnn.errors import ArgumentError, VkdnnError
+from vkdnn.nn import NO_LEVERS, Levers
 from vkdnn.train.data import Corpus, load_text, sample_text, standard_library
 from vkdnn.train.job import Job
 
@@ -25,7 +26,7 @@ CHECKPOINT_NAME = "checkpoint.safetensors"
 @dataclass(frozen=True)
 class Start:
     """A run as its checkpoint left it: where that is, the job, the losses so far, the trees on the reference,
-    the text's name, path (None: no file of the user's), size and SHA-256.
+    the text's name, path (None: no file of the user's), size and SHA-256, and the levers, which change no bit.
     """
 
     path: Path
@@ -37,6 +38,7 @@ class Start:
     text_bytes: int
     text_sha256: str
     version: str
+    levers: Levers = NO_LEVERS
 
 
 def load_start(folder: str | os.PathLike[str]) -> Start:
@@ -59,11 +61,12 @@ def load_start(folder: str | os.PathLike[str]) -> Start:
         losses = tuple(map(float, state["losses"].numpy()))
         text = (found["text"], found["text_path"], int(found["text_bytes"]), found["text_sha256"])
         version = str(found["vkdnn"])
+        levers = Levers(**found.get("levers", {}))
     except (KeyError, TypeError, VkdnnError) as error:
         raise CheckpointError(
             f"checkpoint: {path} keeps no run to go on with ({error}); start a new one with vkdnn train"
         ) from error
-    return Start(path, job, losses, whole, *text, version)
+    return Start(path, job, losses, whole, *text, version, levers)
 
 
 def same_text(start: Start, given: str | os.PathLike[str] | None = None) -> Corpus:

@@ -12,6 +12,7 @@ import vkdnn as vk
 from vkdnn import checkpoint, tree
 from vkdnn.device import Device, Progress
 from vkdnn.errors import ArgumentError
+from vkdnn.nn import NO_LEVERS, Levers
 from vkdnn.train.data import Corpus
 from vkdnn.train.job import Job
 from vkdnn.train.loop import Trainer
@@ -63,6 +64,7 @@ def run_steps(
     on_step: OnStep | None = None,
     progress: Progress | None = None,
     start: Start | None = None,
+    levers: Levers = NO_LEVERS,
 ) -> State:
     """The state after ``steps`` steps of a job, from ``start`` on if there is one.
 
@@ -70,7 +72,7 @@ def run_steps(
     """
     if steps < 1:
         raise ArgumentError(f"verify: got {steps} steps, expected 1 or more")
-    trainer = Trainer(job, corpus, device, progress, start)
+    trainer = Trainer(job, corpus, device, progress, start, levers)
     for number in range(steps):
         trainer.step()
         if on_step is not None:
@@ -93,8 +95,9 @@ def verify(
     steps: int,
     on_step: OnStep | None = None,
     progress: Progress | None = None,
+    levers: Levers = NO_LEVERS,
 ) -> Parity:
-    """Run the first ``steps`` steps of a job on a device and on the reference."""
-    found = run_steps(job, corpus, device, steps, on_step, progress)
+    """Run the first ``steps`` steps of a job on a device, with ``levers``, and on the reference, without."""
+    found = run_steps(job, corpus, device, steps, on_step, progress, levers=levers)
     reference = run_steps(job, corpus, vk.device("cpu"), steps, on_step)
     return compare(device.name, found, reference)
