@@ -1,6 +1,7 @@
 """remat and flush: the bits of the plain function, with less memory and in several submissions."""
 
 import itertools
+from random import Random
 
 import numpy as np
 import pytest
@@ -82,10 +83,11 @@ def test_every_lever_keeps_the_bits_and_gives_what_it_is_for(device):
         assert away.peak_words < again.peak_words or (every == 3 and away.peak_words == again.peak_words)
         assert again.host_words == 0
         assert away.host_words == BATCH * WIDTH * (DEPTH // every - 1)  # x itself is no value that is computed
-        assert (away.submissions, again.submissions) == (again.submissions, away.submissions)
-        assert again.submissions > 2 * DEPTH if cut else again.submissions == 1
+        assert away.submissions == again.submissions
+        assert again.submissions >= 2 * DEPTH if cut else again.submissions == 1
     cut, bits = gradient(chain(cut=True), weights, x)
-    assert bits == want and cut.submissions == 2 * DEPTH + 1
+    # An end for each block forward and backward, but one kernel computes the last result and its gradient.
+    assert bits == want and cut.submissions == 2 * DEPTH
 
 
 def test_without_levers_a_program_has_none_of_their_nodes(device):
@@ -273,6 +275,65 @@ def test_values_may_be_read_inside(device):
     found = vk.grad(lambda x: vk.sum(vk.remat(function)(x)))(vk.array([0.0, 1.0])).numpy()
     assert bits_equal(found, vk.grad(lambda x: vk.sum(vk.exp(x) * vk.exp(x)))(vk.array([0.0, 1.0])).numpy()).all()
     assert np.array_equal(seen[0], vk.exp(vk.array([0.0, 1.0])).numpy())
+
+
+N = 6
+
+
+def combined(random, a, b):
+    """One of ten operations, on arrays [N, N]."""
+    return random.choice(
+        [
+            lambda: a * b,
+            lambda: vk.softmax(a + b),
+            lambda: a @ b * 0.3,
+            lambda: vk.tanh(a) + b,
+            lambda: a + vk.sum(b, axis=random.randrange(2), keepdims=True) * 0.1,
+            lambda: vk.where(a > b, a.T, b),
+            lambda: vk.concatenate([a[:3], b[3:]]),
+            lambda: vk.cumsum(a, axis=0) * 0.2 - b,
+            lambda: vk.take(a, vk.arange(N)[::-1]) + b.reshape(N * N)[::-1].reshape(N, N),
+            lambda: vk.maximum(a, b) - vk.max(b),
+        ]
+    )()
+
+
+def random_function(seed, levers):
+    """A function of a list of arrays: segments in segments that share and capture what there is, or the plain one."""
+
+    def run(values, depth, length, random):
+        values = list(values)
+        for _ in range(length):
+            kind, some = random.random(), [random.choice(values) for _ in range(random.randrange(1, 4))]
+            if kind < 0.25 and depth < 3:
+                inner, size, wanted = random.randrange(10**9), random.randrange(2, 6), random.randrange(1, 3)
+                captured, offload = [random.choice(values) for _ in range(random.randrange(3))], random.random() < 0.5
+
+                def part(given, captured=captured, inner=inner, size=size, wanted=wanted):
+                    return run([*given, *captured], depth + 1, size, Random(inner))[-wanted:]
+
+                values += (vk.remat(part, offload=offload) if levers else part)(some)
+            elif kind < 0.35:
+                values.append(vk.flush(some[0]) if levers else some[0])
+            else:
+                values.append(combined(random, some[0], random.choice(values[-3:])))
+        return values
+
+    return lambda x: vk.sum(run(x, 0, 12, Random(seed))[-1] * 0.1) + vk.mean(run(x, 0, 5, Random(seed))[-1])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_functions(seed):
+    with vk.device("cpu"):
+        x = [numbers(N, N, seed=seed + i) * 3 for i in range(3)]
+        assert gradient(random_function(seed, True), x)[1] == gradient(random_function(seed, False), x)[1]
+
+
+def test_a_random_function_on_the_device(both):
+    def slopes(*x):
+        return vk.value_and_grad(random_function(3, True))(list(x))
+
+    both(slopes, *(numbers(N, N, seed=i) * 3 for i in range(3)))
 
 
 # ---- Programs in several submissions

@@ -16,7 +16,7 @@ from vkdnn.device import Device, Place, Progress, Run, Storage, Task, Words
 from vkdnn.errors import ArgumentError
 from vkdnn.fusion.schedule import schedule, storage
 from vkdnn.fusion.spans import cut_folds
-from vkdnn.ir.memory import on_host
+from vkdnn.ir.memory import on_host, settle
 from vkdnn.ir.node import Node
 from vkdnn.plan import in_place, lifetimes, plan_arenas
 
@@ -62,8 +62,9 @@ class Program:
     def __init__(
         self, device: Device, outputs: Sequence[Node], inputs: Sequence[Node] = (), donated: Sequence[int] = ()
     ):
-        self.device, self.outputs, self.inputs = device, cut_folds(outputs), list(inputs)
-        self.steps = schedule(self.outputs)
+        self.device, self.inputs = device, list(inputs)
+        self.outputs, flushed = settle(cut_folds(outputs))
+        self.steps = schedule(self.outputs, flushed)
         self.donated = list(donated)
         self.results = list(map(storage, self.outputs))
         self.roots = [r for r in dict.fromkeys(self.results) if r.kind != "leaf" and r.buffer is None]

@@ -19,6 +19,7 @@ from vkdnn.errors import ArgumentError, DtypeError, ShapeError
 from vkdnn.fusion.schedule import storage
 from vkdnn.ir import build
 from vkdnn.ir.arguments import integer, integers, short
+from vkdnn.ir.memory import settle
 from vkdnn.ir.node import Node, leaf
 from vkdnn.program import Program
 
@@ -170,11 +171,12 @@ def _apart(results: list[Node]) -> list[Node]:
     that one of them can be donated later."""
     seen: set[Node] = set()
     apart = []
-    for node in results:
-        base = storage(node)
+    for node, same in zip(results, settle(results)[0], strict=True):
+        base = storage(same)
         if base in seen or base.buffer is not None:
             node = build.apply("stop_gradient", build.alias(node))
-        seen.add(storage(node))
+            base = node
+        seen.add(base)
         apart.append(node)
     return apart
 

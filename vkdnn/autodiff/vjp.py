@@ -31,17 +31,16 @@ def pullback(results: Sequence[Node], gradients: Sequence[Node], wrt: Sequence[N
     values = Values(results, targets)
     reaches: set[Node] = set()
     for node in values.order:
-        if node in targets or reaches.intersection(map(values.same, node.args)):
+        if node in targets or reaches.intersection(node.args):
             reaches.add(node)
     total: dict[Node, Node] = {}
 
     def accumulate(node: Node, gradient: Node | None) -> None:
-        node = values.same(node)
         if gradient is not None and node in reaches and node.dtype.category == "f":
             total[node] = total[node] + gradient if node in total else gradient
 
     for result, gradient in zip(results, gradients, strict=True):
-        accumulate(result, gradient)
+        accumulate(values.same(result), gradient)
     call_gradients: dict[Node, dict[int, Node]] = {}
     call_results: dict[Node, dict[int, Node]] = {}
     for node in reversed(values.order):
@@ -152,12 +151,13 @@ def _matmul(node: Node, g: Node) -> Sequence[Node | None]:
     return (da, build.matmul(transposed(a), g))
 
 
-def _copy(node: Node, g: Node) -> Sequence[Node | None]:
-    return (g,)
+def _itself(node: Node, g: Node) -> Sequence[Node | None]:
+    return (g, *(None for _ in node.args[1:]))
 
 
 RULES: dict[str, Rule] = {
-    "copy": _copy,
+    "after": _itself,
+    "copy": _itself,
     "reshape": _reshape,
     "permute": _permute,
     "broadcast": _broadcast,

@@ -112,7 +112,7 @@ def _stores(node: Node, kernel: Kernel) -> bool:
 
 def _reads_buffer(node: Node, argument: int) -> bool:
     """Whether an argument must lie in a buffer before the node is computed: read there, or waited for."""
-    if node.kind in ("matmul", "copy", "flush"):
+    if node.kind in ("matmul", "copy"):
         return True
     return (node.kind in ("take", "gather") and argument == 0) or (node.kind == "after" and argument > 0)
 
@@ -121,11 +121,12 @@ def _reads_buffer(node: Node, argument: int) -> bool:
 
 
 class Grouping:
-    """One pass over the graph; ``apart`` are the nodes that must be kernels' results and nothing else."""
+    """One pass over the graph; ``apart`` are the nodes that must be kernels' results and nothing else, ``stored`` those
+    that must be results, in whatever kernel."""
 
-    def __init__(self, roots: list[Node], apart: set[Node]):
+    def __init__(self, roots: list[Node], apart: set[Node], stored: set[Node]):
         self.apart = apart
-        self.needed: set[Node] = set(roots) | apart
+        self.needed: set[Node] = set(roots) | apart | stored
         self.kernels: list[Kernel] = []
         self.home: dict[Node, Kernel] = {}
         self.folded: dict[tuple[object, ...], Kernel] = {}  # where elements are folded, whatever field is wanted
@@ -273,17 +274,21 @@ def _ordered(kernels: Iterable[Kernel]) -> list[Kernel]:
     return list(TopologicalSorter(graph).static_order())
 
 
-def schedule(outputs: list[Node]) -> list[Step]:
-    """The kernels that compute ``outputs``, in order. Outputs of size 0, leaves and reshapes of them need none."""
+def schedule(outputs: list[Node], flushed: Iterable[Node] = ()) -> list[Step]:
+    """The kernels that compute ``outputs``, in order. Outputs of size 0, leaves and reshapes of them need none.
+
+    Each of the nodes ``flushed`` below them gets a buffer; the step that writes it is the last of a submission.
+    """
+    last = {n for n in map(_viewed, flushed) if n.size and n.buffer is None and n.kind not in ("leaf", "const", "iota")}
     apart: set[Node] = set()
     roots = list(dict.fromkeys(base for base in map(storage, outputs) if base.kind != "leaf" and base.size))
     roots = [r for r in roots if r.buffer is None]
     while True:
-        grouping = Grouping(roots, apart)
+        grouping = Grouping(roots, apart, last)
         realised = {n for k in grouping.kernels for n in k.outputs}
         try:
             steps = [build_step(k, realised) for k in _ordered(grouping.kernels)]
-            return _flushed(steps, roots, realised)
+            return [replace(s, flush=True) if last.intersection(s.outputs) else s for s in steps] if last else steps
         except MustRealise as error:
             assert error.node not in apart, error.node
             apart.add(error.node)
@@ -296,12 +301,7 @@ def storage(node: Node) -> Node:
     return node
 
 
-def _flushed(steps: list[Step], roots: list[Node], realised: set[Node]) -> list[Step]:
-    """The steps, marked where the graph asks for the end of a submission."""
-    last: set[Node] = set()
-    for node in toposort(roots, stop=lambda n: n.buffer is not None):
-        if node.kind == "flush" and node.buffer is None:
-            while node.kind in VIEWS and node not in realised and node.buffer is None:
-                node = node.args[0]
-            last.add(node)
-    return [replace(s, flush=True) if last.intersection(s.outputs) else s for s in steps] if last else steps
+def _viewed(node: Node) -> Node:
+    while node.kind in VIEWS and node.buffer is None:
+        node = node.args[0]
+    return node

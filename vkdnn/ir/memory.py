@@ -1,15 +1,16 @@
-"""Nodes that say when and where a value exists, never what it is: identities for whoever reads the value.
+"""Nodes that say when and where a value exists, never what it is.
 
-They must never be made unless memory or submissions are asked about: a graph without them is scheduled as if there were
-none of this.
+For whoever reads them they are their first argument, and settle() takes away all that a schedule does not need: what is
+left is the graph that would be there without them, with copies, and with edges to what must have run before.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
-from vkdnn.ir.node import IDENTITIES, VIEWS, Node, Token, make
+from vkdnn.ir import build
+from vkdnn.ir.node import IDENTITIES, VIEWS, Node, Token, make, toposort
 
 _numbers = itertools.count()
 
@@ -45,7 +46,7 @@ def after(x: Node, others: Iterable[Node]) -> Node:
 
 
 def flush(x: Node) -> Node:
-    """x, in a buffer; the submission ends with the kernel that writes it."""
+    """x; the submission ends with the kernel that writes it."""
     return make("flush", (x,), (), x.shape, x.dtype)
 
 
@@ -59,15 +60,56 @@ def on_host(node: Node) -> bool:
     return node.kind == "copy" and node.attrs[0] == "host"
 
 
-def plain(x: Node) -> Node:
-    """What x is the same as."""
-    while x.kind in IDENTITIES and x.buffer is None:
-        x = x.args[0]
-    return x
-
-
 def is_computed(x: Node) -> bool:
     """Whether x takes memory of its own: whether it is other than data that exists, a constant, or a view of these."""
     while x.kind in VIEWS and x.buffer is None:
         x = x.args[0]
     return bool(x.size) and x.buffer is None and x.kind not in ("leaf", "const", "iota")
+
+
+# ---- the graph without them
+
+
+def is_condition(node: Node) -> bool:
+    """Whether a node is nothing but its argument with a mark: an input or a result of a segment, or the end of a
+    submission."""
+    return node.kind in IDENTITIES and len(node.args) == 1
+
+
+def without_conditions(roots: Sequence[Node], stop: Callable[[Node], bool]) -> dict[Node, Node]:
+    """Of each node below ``roots``, the one that the same functions build without marks; those below ``stop`` stay."""
+    found: dict[Node, Node] = {}
+    for node in toposort(roots, stop):
+        if stop(node) or not node.args:
+            found[node] = node
+        elif is_condition(node):
+            found[node] = found[node.args[0]]
+        else:
+            found[node] = _rebuilt(node, tuple(found[a] for a in node.args))
+    return found
+
+
+def _rebuilt(node: Node, args: tuple[Node, ...]) -> Node:
+    """The node on other arguments, simplified as the builders do."""
+    if all(a is b for a, b in zip(args, node.args, strict=True)):
+        return node
+    if node.kind == "reshape" and not node.attrs:
+        return build.reshape(args[0], node.shape)
+    if node.kind == "permute":
+        return build.permute(args[0], node.attrs[0])
+    if node.kind == "map":
+        return build.apply(node.op, *args)  # folds constants
+    return make(node.kind, args, node.attrs, node.shape, node.dtype)
+
+
+def settle(outputs: Sequence[Node]) -> tuple[list[Node], set[Node]]:
+    """The outputs without marks, and the nodes after which a submission ends."""
+
+    def known(node: Node) -> bool:
+        return node.buffer is not None
+
+    order = toposort(outputs, known)
+    if not any(map(is_condition, order)):
+        return list(outputs), set()
+    found = without_conditions(outputs, known)
+    return [found[n] for n in outputs], {found[n] for n in order if n.kind == "flush" and n.buffer is None}
