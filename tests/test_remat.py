@@ -213,14 +213,24 @@ def test_jit_grad_and_remat_in_any_order(device):
 
 
 def test_gradients_of_gradients(device):
-    """Right, if not of the same bits: the second pass meets what was computed again."""
+    """The second pass meets what was computed again, and goes over the plain graph all the same."""
 
     def second(run):
-        return vk.grad(lambda x: vk.sum(vk.grad(lambda y: vk.sum(run(lambda z: vk.sin(z) * z * z)(y)))(x)))
+        return lambda x: vk.sum(vk.grad(lambda y: vk.sum(run(lambda z: vk.sin(z @ y) * z * vk.exp(z))(y)))(x) ** 2)
 
-    x = numbers(50)
-    want, found = second(lambda f: f)(vk.array(x)).numpy(), second(vk.remat)(vk.array(x)).numpy()
-    np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-6)
+    for levers in (vk.remat, lambda f: vk.remat(f, offload=True), lambda f: lambda x: f(vk.flush(x))):
+        assert same_bits(second(lambda f: f), second(levers), numbers(N, N))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_gradients_of_gradients_of_random_functions(seed):
+    def second(levers):
+        first = random_function(seed, levers)
+        return lambda x: sum(vk.sum(g * g) for g in vk.grad(lambda y: first([y, x[1], x[2]]), 0)(x[0])[:2])
+
+    with vk.device("cpu"):
+        x = [numbers(N, N, seed=seed + i) for i in range(3)]
+        assert gradient(second(True), x)[1] == gradient(second(False), x)[1]
 
 
 def test_folds_scans_and_orders_inside(device):
@@ -445,6 +455,19 @@ def test_errors_name_the_argument(make, message):
 def test_an_error_inside_is_the_function_s_own(device):
     with pytest.raises(ArgumentError, match="do not broadcast"):
         vk.grad(lambda x: vk.sum(vk.remat(lambda x: x + vk.zeros(3))(x)))(vk.array(numbers(4)))
+
+
+def test_a_device_allocates_what_the_plan_says():
+    device = vk.device()
+    with device:
+        step = vk.jit(vk.grad(chain(2, offload=True)))
+        weights, x = [vk.array(numbers(WIDTH, WIDTH, seed=i)) for i in range(DEPTH)], vk.array(numbers(BATCH, WIDTH))
+        before = device.opened.allocated_bytes, device.opened.remote_bytes
+        slopes = step(weights, x)
+        program = step.program(weights, x)
+        results = sum(4 * s.node.words for s in slopes)
+        assert device.opened.allocated_bytes - before[0] == 4 * program.peak_words + results
+        assert device.opened.remote_bytes - before[1] == 4 * program.host_words > 0
 
 
 def test_where_values_lie():

@@ -25,11 +25,11 @@ def remat(function: Callable[..., Any], *, offload: bool = False) -> Callable[..
     activation checkpointing: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost").
 
     It takes and gives what ``function`` does: trees of arrays of any shapes and dtypes; what is no array in them goes
-    through as it is. Its values and first gradients are those of ``function`` bit for bit; only its arguments wait for
+    through as it is. Its values and gradients are those of ``function`` bit for bit; only its arguments wait for
     the gradient of its results, at which everything else is computed again. With ``offload`` arguments that are
     computed wait in the host's memory; parameters and other data that exists stay where they are. Give it parameters
     as arguments: what is computed before from arrays that the function captured is kept. Segments may contain others.
-    Derivatives of gradients are right, but their additions may have another order. Raises ArgumentError for what is no
+    Raises ArgumentError for what is no
     function or no bool.
 
     >>> import vkdnn as vk

@@ -1,14 +1,14 @@
 """The values that a reverse pass reads: as the forward pass made them, or, inside a segment, computed again.
 
 A segment is computed again when the gradient of one of its results is there, and not before. The pass itself goes over
-the graph that would be there without segments, so that gradients are asked for and added in the same order.
+the graph that would be there without segments and copies, so that gradients are asked for and added in the same order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vkdnn.ir.memory import Segment, after, copy, flush, is_computed, is_condition, without_conditions
+from vkdnn.ir.memory import Segment, after, copy, flush, is_computed, is_mark, is_same, without
 from vkdnn.ir.node import VIEWS, Node, make, toposort
 
 
@@ -26,15 +26,15 @@ class Values:
         self._kept: dict[Node, dict[Segment, Node]] = {}  # of a node, the segments it is a result of, and as which node
         self._flushed: set[Node] = set()
         self.order = toposort(results, stop)
-        if any(is_condition(n) and not stop(n) for n in self.order):
-            self._plain = without_conditions(results, stop)
-            self._note_conditions()
+        if any(is_same(n) and not stop(n) for n in self.order):
+            self._plain = without(is_same, results, stop)
+            self._note_marks()
             self.order = toposort([self.same(r) for r in results], stop)
 
-    def _note_conditions(self) -> None:
+    def _note_marks(self) -> None:
         for node in self.order:
             same = self._plain[node]
-            if not is_condition(node) or self._stop(node):
+            if not is_same(node) or self._stop(node):
                 self._now.setdefault(same, node)
             elif node.kind == "kept":
                 self._kept.setdefault(same, {}).setdefault(node.attrs[0], node.args[0])
@@ -68,13 +68,13 @@ class Values:
             if node in copies:
                 continue
             args = tuple(copies[a] for a in node.args) if not self._stop(node) else node.args
-            if is_condition(node) and node.kind != "flush":
+            if is_mark(node) and node.kind != "flush":
                 copies[node] = args[0]
             elif all(a is b for a, b in zip(args, node.args, strict=True)):
                 copies[node] = self._read(node)  # from outside the segment
             else:
                 copies[node] = make(node.kind, args, node.attrs, node.shape, node.dtype)
-            if not is_condition(node):
+            if not is_same(node):
                 self._now[self.same(node)] = copies[node]
 
 

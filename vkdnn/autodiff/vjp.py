@@ -151,13 +151,7 @@ def _matmul(node: Node, g: Node) -> Sequence[Node | None]:
     return (da, build.matmul(transposed(a), g))
 
 
-def _itself(node: Node, g: Node) -> Sequence[Node | None]:
-    return (g, *(None for _ in node.args[1:]))
-
-
 RULES: dict[str, Rule] = {
-    "after": _itself,
-    "copy": _itself,
     "reshape": _reshape,
     "permute": _permute,
     "broadcast": _broadcast,

@@ -70,19 +70,24 @@ def is_computed(x: Node) -> bool:
 # ---- the graph without them
 
 
-def is_condition(node: Node) -> bool:
-    """Whether a node is nothing but its argument with a mark: an input or a result of a segment, or the end of a
-    submission."""
+def is_mark(node: Node) -> bool:
+    """Whether a node is its argument with a mark: an input or a result of a segment, the end of a submission."""
     return node.kind in IDENTITIES and len(node.args) == 1
 
 
-def without_conditions(roots: Sequence[Node], stop: Callable[[Node], bool]) -> dict[Node, Node]:
-    """Of each node below ``roots``, the one that the same functions build without marks; those below ``stop`` stay."""
+def is_same(node: Node) -> bool:
+    """Whether a node has the value of its first argument by its kind."""
+    return node.kind in IDENTITIES or node.kind == "copy"
+
+
+def without(drop: Callable[[Node], bool], roots: Sequence[Node], stop: Callable[[Node], bool]) -> dict[Node, Node]:
+    """Of each node below ``roots``, the one that the same functions build without the nodes that ``drop`` tells; those
+    below ``stop`` stay."""
     found: dict[Node, Node] = {}
     for node in toposort(roots, stop):
         if stop(node) or not node.args:
             found[node] = node
-        elif is_condition(node):
+        elif drop(node):
             found[node] = found[node.args[0]]
         else:
             found[node] = _rebuilt(node, tuple(found[a] for a in node.args))
@@ -109,7 +114,7 @@ def settle(outputs: Sequence[Node]) -> tuple[list[Node], set[Node]]:
         return node.buffer is not None
 
     order = toposort(outputs, known)
-    if not any(map(is_condition, order)):
+    if not any(map(is_mark, order)):
         return list(outputs), set()
-    found = without_conditions(outputs, known)
+    found = without(is_mark, outputs, known)
     return [found[n] for n in outputs], {found[n] for n in order if n.kind == "flush" and n.buffer is None}
