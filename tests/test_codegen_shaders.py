@@ -56,7 +56,7 @@ def every_row():
     """For each dtype category, each row of the op table that takes it; neighbours share a kernel."""
     for category, dtype in KINDS.items():
         operands, flags = (
-            [vk.stop_gradient(argument(64, dtype=dtype)) for _ in range(4)],
+            [vk.stop_gradient(argument(64, dtype=dtype)) for _ in range(6)],
             argument(64, dtype=bool_),
         )
         for op in OPS.values():

@@ -82,6 +82,15 @@ def cross_entropy(x, targets):
     return (rows - x[np.arange(len(x)), targets]).mean()
 
 
+def attention(q, k, v, sinks, slopes):
+    """Causal, 2 query heads for one of keys; a sink a head; lse as a second result."""
+    shift = np.arange(k.shape[1]) - (np.arange(q.shape[1])[:, None] + k.shape[1] - q.shape[1])
+    scores = np.einsum("bihc,bjc->bhij", q, k[:, :, 0]) / np.sqrt(q.shape[-1]) - slopes[:, None, None] * abs(shift)
+    e = np.where(shift <= 0, np.exp(scores), 0)
+    total = e.sum(-1) + np.exp(sinks)[:, None]
+    return [np.einsum("bhij,bjv->bihv", e / total[..., None], v[:, :, 0]), np.log(total)]
+
+
 # ---- name -> (function, its twin, arguments); what has several results gives a list
 
 X, Y, ROW, CHANNEL = normal(3, 5), normal(3, 5), normal(5), normal(4)
@@ -122,6 +131,10 @@ NORMS = {
         lambda x, w, b: vk.batch_norm(x, None, None, w, b, training=True)[0],
         lambda x, w, b: standardised(x, (0, 2)) * w[:, None] + b[:, None],
         IMAGE, CHANNEL, CHANNEL[::-1],
+    ),
+    "attention": (
+        lambda q, k, v, s, a: vk.attention(q, k, v, causal=True, sinks=s, alibi_slopes=a, return_lse=True),
+        attention, normal(2, 3, 2, 4), normal(2, 5, 1, 4), normal(2, 5, 1, 3), normal(2), normal(2),
     ),
     "cross_entropy": (lambda x: nn.cross_entropy(x, ROWS[:3]), lambda x: cross_entropy(x, ROWS[:3]), X),
 }  # fmt: skip

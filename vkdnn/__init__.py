@@ -10,6 +10,8 @@ from vkdnn.array import Array, array, asarray, full, realize, zeros
 from vkdnn.device import Device, current_device, device, devices
 from vkdnn.dtypes import DType, bfloat16, bool_, float16, float32, int32, uint32
 from vkdnn.errors import VkdnnError
+from vkdnn.ops import masks
+from vkdnn.ops.attention import attention
 from vkdnn.ops.create import *  # noqa: F403
 from vkdnn.ops.diagonal import *  # noqa: F403
 from vkdnn.ops.einsum import einsum

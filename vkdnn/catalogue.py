@@ -39,6 +39,13 @@ ORDERS = {
         "scatter-add (gradients of `take` and `take_along_axis`; `scatter_add`)",
         "each row: +0, or the row added to, then its contributions in ascending source index; no atomics",
     ),
+    "attention": (
+        "attention over keys",
+        "blocks of 128 keys from key 0 of the sequence: maximum, fold of the exponentials, weighted sum of values from "
+        "+0 in sequence over the keys seen; blocks merged left to right, a sink last. Gradients: blocks of 128 keys "
+        "(for keys and values: of 128 queries, in each the heads of the group), in sequence from +0; the first sum, "
+        "then the others added in sequence; blocks without a pair left out. In full in `vkdnn/kernels/attention.py`",
+    ),
     "sequential": (
         "scan, sequential",
         "state row by row, token by token, from the initial state or +0; read out over the row in the product's order",
@@ -146,6 +153,8 @@ GROUPS = (
     Group("scatter_add", "number, integer, number", "yes", order="scatter"),
     Group("scatter put_along_axis", "any, integer, any", "yes", "exact"),
     Group("bincount", "integer → int32", "none", "exact"),
+    # softmax attention
+    Group("attention", "float", "yes", order="attention"),
     # scans of linear attention
     Group("scan_prefix_outer scan_suffix_outer", "float", "yes", order="sequential, chunked"),
     Group("outer_col", "float", "yes", "exact"),

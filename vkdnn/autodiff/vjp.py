@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from vkdnn.autodiff import scans
+from vkdnn.autodiff.attention import attention_rule
 from vkdnn.autodiff.folds import fold_rule
 from vkdnn.autodiff.order import ORDER_RULES
 from vkdnn.autodiff.remat import Values
@@ -16,6 +17,7 @@ from vkdnn.errors import VkdnnError
 from vkdnn.ir import build
 from vkdnn.ir.node import Node
 from vkdnn.ir.ops import OPS
+from vkdnn.kernels.attention import FAMILY as ATTENTION
 from vkdnn.kernels.scatter import scatter_add_node, scatter_along_node
 
 Rule = Callable[[Node, Node], Sequence[Node | None]]
@@ -162,3 +164,5 @@ RULES: dict[str, Rule] = {
     "fold": fold_rule,
     "matmul": _matmul,
 }
+
+CALL_RULES[ATTENTION] = lambda call, results, gradients: attention_rule(call, gradients, pullback)

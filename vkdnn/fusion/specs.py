@@ -11,11 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from vkdnn.fusion.attention import attention_spec
 from vkdnn.fusion.kernel import Kernel
 from vkdnn.fusion.lower import Lowering, MustRealise, indices_of, remap_body, resolve, simplify
 from vkdnn.fusion.views import Coords, Space, SplitNeeded, address, row_major
 from vkdnn.ir.body import Affine
 from vkdnn.ir.node import Node, make
+from vkdnn.kernels.attention import FAMILY as ATTENTION
 from vkdnn.kernels.base import KernelSpec, Operand
 from vkdnn.kernels.calls import CALLS
 from vkdnn.kernels.expr import ExprSpec
@@ -241,19 +243,23 @@ def _matmul(kernel: Kernel, realised: Realised) -> Step:
 def _call(kernel: Kernel, realised: Realised) -> Step:
     (node,) = kernel.members
     family, parameters, results = node.attrs
+    wanted: dict[int, Any] = {n.attrs[0]: n for n in kernel.outputs}
+    if family == ATTENTION:
+        spec, sizes, inputs = attention_spec(kernel, realised, tuple(sorted(wanted)))
+        outputs = tuple(wanted[k] for k in sorted(wanted))
+        return Step(spec, sizes, tuple(inputs), outputs, (False,) * len(inputs))
     bases: list[Node] = []
     operands: list[Operand] = []
     for arg in node.args:
         base, index = resolve(arg, realised)
         bases.append(base)
         operands.append(Operand(arg.shape, arg.dtype, index))
-    wanted: dict[int, Any] = {n.attrs[0]: n for n in kernel.outputs}
     spec, sizes = CALLS[family](parameters, operands, results, tuple(sorted(wanted)))
-    outputs = [wanted[k] for k in sorted(wanted)]
+    outputs = tuple(wanted[k] for k in sorted(wanted))
     if len(spec.outputs) != len(outputs):  # a family that always writes all its results
-        outputs = [make("result", (node,), (k,), shape, dtype) for k, (shape, dtype) in enumerate(results)]
+        outputs = tuple(make("result", (node,), (k,), shape, dtype) for k, (shape, dtype) in enumerate(results))
     assert spec.outputs == tuple(n.dtype for n in outputs), spec.text()
-    return Step(spec, sizes, tuple(bases), tuple(outputs), (False,) * len(bases))
+    return Step(spec, sizes, tuple(bases), outputs, (False,) * len(bases))
 
 
 _BUILDERS: dict[str, Callable[[Kernel, Realised], Step]] = {

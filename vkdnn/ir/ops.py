@@ -242,6 +242,8 @@ _ROWS = (
     # random words
     Op("random_bits", "uuuu:=", "word `index` of the stream of a key of two words (Philox 4x32-10, Salmon et al. "
        "2011); arguments index, stream, key_0, key_1", define=elementary.random_bits, cost=90),
+    Op("philox", "uuuuuu:=", "the first word of the Philox 4x32-10 block of a counter of four words and a key of two "
+       "(Salmon et al. 2011)", define=elementary.philox_word, cost=90),
 )  # fmt: skip
 
 OPS: dict[str, Op] = {row.name: row for row in _ROWS}

@@ -8,7 +8,7 @@ last operation of a function adds a small tail to a head, so the result carries 
 """
 
 from vkdnn.ir.elementary.activations import elu, hardswish, leaky_relu, mish, mish_slope
-from vkdnn.ir.elementary.counter import random_bits
+from vkdnn.ir.elementary.counter import philox_word, random_bits
 from vkdnn.ir.elementary.exponential import (
     cosh,
     exp,
@@ -29,6 +29,6 @@ from vkdnn.ir.elementary.trigonometric import acos, asin, atan, atan2, cos, sin,
 __all__ = [
     "acos", "asin", "atan", "atan2", "cos", "cosh", "elu", "erf", "erfc", "exp", "exp2", "expm1", "gelu", "gelu_slope",
     "gelu_tanh", "gelu_tanh_slope", "hardswish", "leaky_relu", "log", "log1p", "log2", "log_sigmoid", "mish",
-    "mish_slope", "pow", "random_bits", "reciprocal", "rsqrt", "sigmoid", "silu", "silu_slope", "sin", "sinh",
-    "softmax_rescale", "softplus", "tan", "tanh",
+    "mish_slope", "philox_word", "pow", "random_bits", "reciprocal", "rsqrt", "sigmoid", "silu", "silu_slope", "sin",
+    "sinh", "softmax_rescale", "softplus", "tan", "tanh",
 ]  # fmt: skip

@@ -29,3 +29,8 @@ def random_bits(index: Value, stream: Value, key_0: Value, key_1: Value) -> Valu
     x0, x1, x2, x3 = philox((index >> 2, 0, stream, 0), (key_0, key_1))
     lane = index & 3
     return where(lane < 2, where(lane == 0, x0, x1), where(lane == 2, x2, x3))
+
+
+def philox_word(c0: Value, c1: Value, c2: Value, c3: Value, key_0: Value, key_1: Value) -> Value:
+    """The first word of the block of a counter."""
+    return philox((c0, c1, c2, c3), (key_0, key_1))[0]

@@ -1,0 +1,84 @@
+"""Turns an attention call into its spec: the expressions of its mods are lowered to the body of the kernel.
+
+What mods capture are arguments of the call; their views become indices, as in every other kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from vkdnn.fusion.kernel import Kernel
+from vkdnn.fusion.lower import Lowering, MustRealise, resolve
+from vkdnn.fusion.views import Coords, Space, SplitNeeded
+from vkdnn.ir.body import Affine, Guard
+from vkdnn.ir.node import Node, toposort
+from vkdnn.ir.rewrite import substitute
+from vkdnn.kernels.attention import AttentionCall, AttentionSpec
+from vkdnn.kernels.base import KernelSpec
+
+Realised = Callable[[Node], bool]
+
+
+class _BodyLowering(Lowering):
+    """Lowering over [B, H, Tq, Tk] that never splits a dim: what would need it is realised instead."""
+
+    def _view(self, node: Node, coords: Coords, guards: tuple[Guard, ...]) -> int:
+        try:
+            return super()._view(node, coords, guards)
+        except SplitNeeded:
+            raise MustRealise(node.args[0]) from None
+
+
+def attention_spec(
+    kernel: Kernel, realised: Realised, wanted: tuple[int, ...]
+) -> tuple[KernelSpec, tuple[int, ...], list[Node]]:
+    """Spec, sizes and the arrays read by the call that is ``kernel``'s one member."""
+    (node,) = kernel.members
+    call: AttentionCall = node.attrs[1]
+    slots: dict[Node, int] = {}
+    operands: list[tuple[str, int, Affine]] = []
+    for name, arg in zip(call.names, node.args, strict=False):
+        base, index = resolve(arg, realised)
+        operands.append((name, slots.setdefault(base, len(slots)), _spread(name, index, call.packed)))
+    mods = call.mods
+    captured = node.args[len(call.names) :]
+    held = _bases(captured, realised)
+    swapped = dict(zip(mods.captured, captured, strict=True))
+    roots = substitute(list(mods.roots.values()), swapped)
+    leaves = [n for n in (mods.dot, mods.upstream) if n is not None]
+    coords = Space(call.space).coords()
+    reduced = {n: (k, coords) for k, n in enumerate(leaves)}
+    lowering = _BodyLowering(Space(call.space), lambda n: n in held, reduced, list(slots))
+    positions = []
+    for name, root in zip(mods.roots, roots, strict=True):
+        at = tuple(Affine.zero(4) if n == 1 else c for n, c in zip(root.shape, coords, strict=True))
+        positions.append((name, lowering.lower(root, at)))
+    spec = AttentionSpec(
+        call.role,
+        call.heads,
+        call.group,
+        call.key_width,
+        call.value_width,
+        tuple(operands),
+        tuple(n.dtype for n in lowering.inputs),
+        lowering.builder.finish(),
+        tuple(positions),
+        wanted,
+        call.keep_scale,
+    )
+    return spec, (call.batches, call.queries, call.keys, call.tokens), lowering.inputs
+
+
+def _spread(name: str, index: Affine, packed: bool) -> Affine:
+    """An operand's index over (b, h, t, c), as far as it has these axes; packed arrays do not step with b."""
+    if name in ("sinks", "starts_q", "starts_k"):
+        return index
+    strides = (0, *index.strides) if packed else index.strides
+    if name in ("q", "k", "v", "do"):  # [B, T, H, C]
+        strides = (strides[0], strides[2], strides[1], strides[3])
+    return Affine(index.offset, strides)
+
+
+def _bases(nodes: Sequence[Node], realised: Realised) -> set[Node]:
+    """The arrays in memory that ``nodes``, which may be views, lie in."""
+    return {n for n in toposort(nodes, stop=realised) if realised(n)}
