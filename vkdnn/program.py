@@ -129,7 +129,8 @@ class Program:
 
     def _spoil(self, bound: _Bound, arguments: Sequence[Storage | Words]) -> None:
         """The work broke off between submissions: donated arguments that outputs have taken over are gone."""
-        begun = self.steps[: [*self.cuts, len(self.steps)][bound.run.done]] if self.cuts else []
+        ends = [*self.cuts, len(self.steps)]
+        begun = self.steps[: ends[min(bound.run.done, len(self.cuts))]] if self.cuts else []
         written = {node for step in begun for node in step.outputs}
         for root in bound.handles:
             if root in written and root not in bound.buffers:
