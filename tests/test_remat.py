@@ -242,6 +242,30 @@ def test_folds_scans_and_orders_inside(device):
     assert same_bits(lambda x: vk.sum(function(x) ** 2), lambda x: vk.sum(vk.remat(function)(x) ** 2), x)
 
 
+def test_attention_inside(device):
+    """With a bias, and with what its score_mod captures inside and outside of the segment."""
+
+    def loss(run):
+        def value(weights, x, bias, slope):
+            outside = slope * 2
+
+            def part(w, x, bias, slope):
+                q, k, v = vk.split((x @ w).reshape(2, 5, 2, 12), 3, axis=-1)
+                mod = lambda s, b, h, i, j: s + slope * vk.tanh(s) * outside  # noqa: E731
+                return x + vk.attention(q, k, v, causal=True, bias=bias, score_mod=mod).reshape(2, 5, 8)
+
+            for w in weights:
+                x = run(part)(w, x, bias, slope)
+            return vk.mean(x * x)
+
+        return value
+
+    given = [numbers(8, 24, seed=i) for i in range(2)], numbers(2, 5, 8), numbers(2, 5, 5), numbers(1)
+    for offload in (False, True):
+        levers = lambda f, offload=offload: vk.remat(f, offload=offload)  # noqa: E731
+        assert same_bits(loss(lambda f: f), loss(levers), *given, numbers=(0, 1, 2, 3))
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_storage_types(device, dtype):
     def loss(run):

@@ -210,8 +210,9 @@ def train(
     if verify is not None and memory_report:
         raise typer.BadParameter("trains nothing; leave out --verify", param_hint="--memory-report")
     if (verify is not None or memory_report) and any(x is not None for x in (steps, seconds, out, every)):
+        what = "trains nothing" if memory_report else "runs steps of its own"
         raise typer.BadParameter(
-            "runs steps of its own and writes no files; leave out --steps, --time, --out and --checkpoint-every",
+            f"{what} and writes no files; leave out --steps, --time, --out and --checkpoint-every",
             param_hint="--memory-report" if memory_report else "--verify",
         )
     if optimizer not in OPTIMIZERS:
