@@ -80,7 +80,8 @@ def attention(
     ``layout`` "BHTD" takes and gives [B, H, T, K]. "THD" is packed: q [T, H, K], k and v alike, sequences one after the
     other; ``cu_seqlens_q`` and ``cu_seqlens_k`` int32 [N + 1] are their bounds, from 0 to the number of tokens, empty
     ones allowed. Then b is the number of the sequence, q and k count inside it, and lse is [H, T]. Bounds in NumPy or
-    lists are checked; those in Arrays are not known here: they are clamped, and tokens outside give 0.
+    lists are checked; those in Arrays are not known here: the first counts as 0, the last as the number of tokens,
+    and none as less than the one before it.
 
     Differentiable once by q, k, v, bias, slopes, sinks and everything that mods capture; the latter take memory for
     all pairs in the backward pass. Raises ShapeError, DtypeError and ArgumentError, naming the argument.

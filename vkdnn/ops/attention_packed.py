@@ -10,10 +10,11 @@ import numpy as np
 from vkdnn.array import Array, asarray
 from vkdnn.dtypes import int32
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError
-from vkdnn.ops.elementwise import clip
+from vkdnn.ops.elementwise import clip, where
 from vkdnn.ops.index import take
 from vkdnn.ops.masks import MaskMod
 from vkdnn.ops.order import cummax
+from vkdnn.ops.shape import arange_along
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,9 @@ def _bounds(name: str, value: Any, tokens: Array) -> tuple[Array, int]:
             raise DtypeError(f"{name}: got {value.dtype}, expected int32")
         if value.ndim != 1 or value.size < 1:
             raise ShapeError(f"{name}: got shape {value.shape}, expected [N + 1]")
-        return cummax(clip(value, 0, total)), total
+        number = arange_along(value.shape, 0)
+        inner = where(number == 0, 0, where(number == value.size - 1, total, value))
+        return cummax(clip(inner, 0, total)), total
     try:
         host = np.asarray(value)
     except ValueError:
