@@ -91,6 +91,13 @@ def attention(q, k, v, sinks, slopes):
     return [np.einsum("bhij,bjv->bihv", e / total[..., None], v[:, :, 0]), np.log(total)]
 
 
+def merged(out_a, lse_a, out_b, lse_b):
+    weights = np.exp(np.stack([lse_a, lse_b]))
+    total = weights.sum(0)
+    shares = np.moveaxis(weights / total, 2, 3)[..., None]
+    return [out_a * shares[0] + out_b * shares[1], np.log(total)]
+
+
 # ---- name -> (function, its twin, arguments); what has several results gives a list
 
 X, Y, ROW, CHANNEL = normal(3, 5), normal(3, 5), normal(5), normal(4)
@@ -135,6 +142,9 @@ NORMS = {
     "attention": (
         lambda q, k, v, s, a: vk.attention(q, k, v, causal=True, sinks=s, alibi_slopes=a, return_lse=True),
         attention, normal(2, 3, 2, 4), normal(2, 5, 1, 4), normal(2, 5, 1, 3), normal(2), normal(2),
+    ),
+    "merge_attention": (
+        vk.merge_attention, merged, normal(2, 3, 2, 4), normal(2, 2, 3), normal(2, 3, 2, 4), normal(2, 2, 3)
     ),
     "cross_entropy": (lambda x: nn.cross_entropy(x, ROWS[:3]), lambda x: cross_entropy(x, ROWS[:3]), X),
 }  # fmt: skip

@@ -12,6 +12,7 @@ from vkdnn.dtypes import DType, bfloat16, bool_, float16, float32, int32, uint32
 from vkdnn.errors import VkdnnError
 from vkdnn.ops import masks
 from vkdnn.ops.attention import attention
+from vkdnn.ops.attention_merge import merge_attention
 from vkdnn.ops.create import *  # noqa: F403
 from vkdnn.ops.diagonal import *  # noqa: F403
 from vkdnn.ops.einsum import einsum

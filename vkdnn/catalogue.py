@@ -155,6 +155,7 @@ GROUPS = (
     Group("bincount", "integer → int32", "none", "exact"),
     # softmax attention
     Group("attention", "float", "yes", order="attention"),
+    Group("merge_attention", "float", "yes"),
     # scans of linear attention
     Group("scan_prefix_outer scan_suffix_outer", "float", "yes", order="sequential, chunked"),
     Group("outer_col", "float", "yes", "exact"),

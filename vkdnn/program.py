@@ -15,7 +15,7 @@ from typing import Any
 from vkdnn.device import Device, Place, Progress, Run, Storage, Task, Words
 from vkdnn.errors import ArgumentError
 from vkdnn.fusion.schedule import schedule, storage
-from vkdnn.fusion.spans import cut_folds
+from vkdnn.fusion.spans import cut_long
 from vkdnn.ir.memory import on_host, settle
 from vkdnn.ir.node import Node
 from vkdnn.plan import in_place, lifetimes, plan_arenas
@@ -63,7 +63,7 @@ class Program:
         self, device: Device, outputs: Sequence[Node], inputs: Sequence[Node] = (), donated: Sequence[int] = ()
     ):
         self.device, self.inputs = device, list(inputs)
-        self.outputs, flushed = settle(cut_folds(outputs))
+        self.outputs, flushed = settle(cut_long(outputs))
         self.steps = schedule(self.outputs, flushed)
         self.donated = list(donated)
         self.results = list(map(storage, self.outputs))

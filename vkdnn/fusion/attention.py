@@ -6,14 +6,17 @@ What mods capture are arguments of the call; their views become indices, as in e
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from vkdnn.dtypes import float32
 from vkdnn.fusion.kernel import Kernel
 from vkdnn.fusion.lower import Lowering, MustRealise, resolve
 from vkdnn.fusion.views import Coords, Space, SplitNeeded
+from vkdnn.ir import build
 from vkdnn.ir.body import Affine, Guard
-from vkdnn.ir.node import Node, toposort
+from vkdnn.ir.node import Node, make, toposort
 from vkdnn.ir.rewrite import substitute
-from vkdnn.kernels.attention import AttentionCall, AttentionSpec
+from vkdnn.kernels.attention import BLOCK, FAMILY, AttentionCall, AttentionSpec
 from vkdnn.kernels.base import KernelSpec
 
 Realised = Callable[[Node], bool]
@@ -43,14 +46,15 @@ def attention_spec(
     mods = call.mods
     captured = node.args[len(call.names) :]
     held = _bases(captured, realised)
-    swapped = dict(zip(mods.captured, captured, strict=True))
-    roots = substitute(list(mods.roots.values()), swapped)
+    swapped = dict(zip(mods.captured, captured, strict=False))
+    named = {} if call.role == "merge" else mods.roots  # there, what happens to scores is over
+    roots = substitute(list(named.values()), swapped)
     leaves = [n for n in (mods.dot, mods.upstream) if n is not None]
     coords = Space(call.space).coords()
     reduced = {n: (k, coords) for k, n in enumerate(leaves)}
     lowering = _BodyLowering(Space(call.space), lambda n: n in held, reduced, list(slots))
     positions = []
-    for name, root in zip(mods.roots, roots, strict=True):
+    for name, root in zip(named, roots, strict=True):
         at = tuple(Affine.zero(4) if n == 1 else c for n, c in zip(root.shape, coords, strict=True))
         positions.append((name, lowering.lower(root, at)))
     spec = AttentionSpec(
@@ -71,7 +75,7 @@ def attention_spec(
 
 def _spread(name: str, index: Affine, packed: bool) -> Affine:
     """An operand's index over (b, h, t, c), as far as it has these axes; packed arrays do not step with b."""
-    if name in ("sinks", "starts_q", "starts_k"):
+    if name not in ("q", "k", "v", "do", "peak", "inverse", "delta"):
         return index
     strides = (0, *index.strides) if packed else index.strides
     if name in ("q", "k", "v", "do"):  # [B, T, H, C]
@@ -82,3 +86,34 @@ def _spread(name: str, index: Affine, packed: bool) -> Affine:
 def _bases(nodes: Sequence[Node], realised: Realised) -> set[Node]:
     """The arrays in memory that ``nodes``, which may be views, lie in."""
     return {n for n in toposort(nodes, stop=realised) if realised(n)}
+
+
+# ---- few queries of many keys: blocks side by side, then merged in the order in which one kernel would
+
+SPLIT_KEYS = 1024  # from here on
+SPLIT_ROWS = 4096  # queries times heads times batches below which one kernel leaves a device idle
+
+
+def is_long_attention(node: Node) -> bool:
+    """Whether a call is spread over the blocks of its keys."""
+    if node.kind != "call" or node.attrs[0] != FAMILY:
+        return False
+    call: AttentionCall = node.attrs[1]
+    rows = call.batches * call.heads * call.queries
+    return call.role == "forward" and not call.packed and call.keys >= SPLIT_KEYS and rows < SPLIT_ROWS
+
+
+def split_attention(node: Node, args: Sequence[Node]) -> Node:
+    """The call whose results are those of ``node``, with ``args`` as its arguments."""
+    call: AttentionCall = node.attrs[1]
+    given = dict(zip(call.names, args, strict=False))
+    sinks = given.pop("sinks", None)
+    line = (call.batches, call.heads, call.queries, -(-call.keys // BLOCK))
+    shapes = ((line, float32), (line, float32), ((*line, call.value_width), float32))
+    split = replace(call, role="split", names=tuple(given))
+    parts = build.call(FAMILY, (*given.values(), *args[len(call.names) :]), split, shapes)
+    names = ("peaks", "sums", "parts", *(("sinks",) if sinks is not None else ()))
+    merged = replace(call, role="merge", names=names)
+    return make(
+        "call", (*parts, *((sinks,) if sinks is not None else ())), (FAMILY, merged, node.attrs[2]), (), float32
+    )

@@ -1,4 +1,4 @@
-"""Cuts folds longer than a span into folds of spans and a fold of their results, before kernels are chosen.
+"""Cuts what is too long for one kernel before kernels are chosen: folds into spans, attention into its blocks.
 
 The order of a long fold is defined by this cut (DESIGN "Orders"), so it must not depend on the device.
 """
@@ -8,15 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from vkdnn.fusion.attention import is_long_attention, split_attention
 from vkdnn.ir import build
 from vkdnn.ir.node import Node, make, toposort
 from vkdnn.kernels.fold import SPAN
 
 
-def cut_folds(outputs: Sequence[Node]) -> list[Node]:
-    """The same values, without folds over more than SPAN elements."""
+def cut_long(outputs: Sequence[Node]) -> list[Node]:
+    """The same values, without folds over more than SPAN elements, and with long attention spread over its blocks."""
     order = toposort(outputs, stop=lambda n: n.buffer is not None)
-    if not any(_is_long(n) for n in order):
+    if not any(_is_long(n) or is_long_attention(n) for n in order):
         return list(outputs)
     new: dict[Node, Node] = {}
     for node in order:
@@ -26,6 +27,8 @@ def cut_folds(outputs: Sequence[Node]) -> list[Node]:
         args = tuple(new[a] for a in node.args)
         if _is_long(node):
             new[node] = _cut(node, args)
+        elif is_long_attention(node):
+            new[node] = split_attention(node, args)
         elif all(a is b for a, b in zip(args, node.args, strict=True)):
             new[node] = node
         else:

@@ -1,4 +1,4 @@
-"""AttentionSpec: softmax attention by blocks of keys, which never holds the matrix of scores; one spec, four kernels.
+"""AttentionSpec: softmax attention by blocks of keys, which never holds the matrix of scores; one spec, six kernels.
 
 What a pair of query and key does to its score and whether it is seen is a body (traced from expressions of the DSL), so
 every mask is the same kernel. A schedule must never touch the orders below.
@@ -31,7 +31,7 @@ from vkdnn.codegen import glsl
 from vkdnn.dtypes import DType, constant_bits, float32
 from vkdnn.ir.body import Affine, Body
 from vkdnn.ir.node import Node, Shape
-from vkdnn.kernels.base import MAX_GROUPS, Array, Cost, Groups, KernelSpec, Target
+from vkdnn.kernels.base import MAX_GROUPS, Array, Cost, Groups, KernelSpec, Target, group_count
 
 FAMILY = "attention"
 BLOCK = 128
@@ -39,6 +39,8 @@ MAX_KEY_WIDTH, MAX_VALUE_WIDTH = 256, 512
 OUT, LSE, PEAK, WEIGHT = range(4)  # results of "forward"
 RESULTS = {
     "forward": ("out", "lse", "peak", "weight"),
+    "split": ("peaks", "sums", "parts"),
+    "merge": ("out", "lse", "peak", "weight"),
     "queries": ("dq",),
     "keys": ("dk", "dv"),
     "pairs": ("dot", "g"),
@@ -156,8 +158,11 @@ class AttentionSpec(KernelSpec):
         return "\n".join([*lines, f"  inputs {', '.join(map(str, self.input_dtypes))}", ""])
 
     def schedules(self, target: Target) -> tuple[AttentionSchedule, ...]:
+        if self.role == "merge":
+            return (AttentionSchedule(64, 1, 8),)
         own = {
             "forward": self.key_width + 2 * self.value_width + BLOCK,
+            "split": self.key_width + self.value_width + BLOCK,
             "queries": 3 * self.key_width + self.value_width + 2 * BLOCK,
             "keys": 3 * (self.key_width + self.value_width) + 2 * BLOCK,
             "pairs": self.key_width + self.value_width + 2 * BLOCK,
@@ -168,8 +173,12 @@ class AttentionSpec(KernelSpec):
 
     def groups(self, sizes: tuple[int, ...], schedule: AttentionSchedule) -> Groups:
         batches, queries, keys, _ = sizes
+        if self.role == "merge":
+            return (group_count(batches * self.heads * queries * self.value_width, schedule.lanes), 1, 1)
         rows, heads = (keys, self.heads // self.group) if self.role == "keys" else (queries, self.heads)
         tiles = -(-rows // (schedule.lanes * schedule.rows))
+        if self.role == "split":
+            tiles *= -(-keys // BLOCK)
         return (min(tiles, MAX_GROUPS), min(heads, MAX_GROUPS), min(batches, MAX_GROUPS))
 
     # ---- template
@@ -200,9 +209,7 @@ class AttentionSpec(KernelSpec):
         def element(name: str, **axes: str) -> str:
             """GLSL of an operand's element; axes not given are their GLSL names b, h, t, c."""
             slot, index = operands[name]
-            given = (
-                ["b", "h", "t", "c"] if len(index.strides) == 4 else {3: ["b", "h", "t"], 1: ["n"]}[len(index.strides)]
-            )
+            given = {5: "bhtnc", 4: "bhtc", 3: "bht", 1: "n"}[len(index.strides)]
             return f"in{slot}[{glsl.affine(index, [axes.get(a, a) for a in given], f'base_in{slot}')}]"
 
         def step(name: str) -> tuple[str, str, str]:
@@ -232,7 +239,9 @@ class AttentionSpec(KernelSpec):
             "low": names.get(at["low"]) if "low" in at else None,
             "high": names.get(at["high"]) if "high" in at else None,
             **parts,
-            "keep_scale": glsl.literal(constant_bits(self.keep_scale, float32), float32),
+            "keep_scale": glsl.literal(constant_bits(self.keep_scale, float32), float32)
+            if self.keep_scale != 1.0
+            else "",
             "dropout": "kept" in at,
             "stores": {
                 name: f"out{self.results.index(r)}" if r in self.results else ""
@@ -244,7 +253,7 @@ class AttentionSpec(KernelSpec):
         return any(self.body.instrs[i].kind == "reduced" for i in self.body.needed([position]))
 
     def ops(self) -> Sequence[str]:
-        own = ["exp", "softmax_rescale", "log"] if self.role == "forward" else ["exp"]
+        own = ["exp", "softmax_rescale", "log"] if self.role in ("forward", "split", "merge") else ["exp"]
         return [*own, *glsl.ops_of(self.body)]
 
     # ---- reference and cost
@@ -270,13 +279,18 @@ class AttentionSpec(KernelSpec):
         stop = np.clip(i + bound("high", keys) + 1, first, keys)
         pairs = batches * self.heads * int((stop - first).sum())
         wide, long = self.key_width, self.value_width
+        parts = batches * self.heads * queries * -(-keys // BLOCK) * (long + 2)
+        if self.role == "merge":
+            return Cost(3 * parts, 4 * (parts + batches * self.heads * queries * long))
         products = {
-            "forward": wide + long, "queries": 2 * wide + long, "keys": 2 * wide + 2 * long, "pairs": wide + long,
+            "forward": wide + long, "split": wide + long, "queries": 2 * wide + long, "keys": 2 * wide + 2 * long,
+            "pairs": wide + long,
         }[self.role]  # fmt: skip
         per_query = batches * queries * self.heads
         per_key = batches * keys * self.heads // self.group
         words = per_query * (wide + long) + per_key * (wide + long)
         words += {
-            "forward": 0, "queries": per_query * wide, "keys": per_key * (wide + long), "pairs": 2 * per_query * keys,
+            "forward": 0, "split": parts, "queries": per_query * wide, "keys": per_key * (wide + long),
+            "pairs": 2 * per_query * keys,
         }[self.role]  # fmt: skip
         return Cost(pairs * (2 * products + self.body.flops() + 10), 4 * words)

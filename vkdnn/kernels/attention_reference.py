@@ -32,7 +32,7 @@ def run_attention(
 ) -> None:
     """One of the four kernels, by ``spec.role``."""
     roles: dict[str, Callable[[_Sequence, Any], None]] = {
-        "forward": _forward, "queries": _queries, "keys": _keys, "pairs": _pairs,
+        "forward": _forward, "split": _split, "merge": _merge, "queries": _queries, "keys": _keys, "pairs": _pairs,
     }  # fmt: skip
     results = _Results(spec, sizes, outputs)
     for b in range(sizes[0]):
@@ -209,51 +209,92 @@ def blocks(length: int) -> Iterator[slice]:
         yield slice(start, min(start + BLOCK, length))
 
 
-def _forward(one: _Sequence, results: _Results) -> None:
-    spec = one.spec
-    out = results.rows("out", one, spec.heads, spec.value_width)
-    lines = {name: results.line(name, one) for name in ("lse", "peak", "weight")}
-    sinks = None
-    if "sinks" in one.operands:
-        slot, index = one.operands["sinks"]
-        sinks = one._view(slot, index.offset, index.strides, (spec.heads,))
-    for i in one.pieces(one.queries):
-        rows = (spec.heads, i.stop - i.start)
-        top, weight = np.full(rows, NONE), np.zeros(rows, np.float32)
-        o = np.zeros((*rows, spec.value_width), np.float32)
-        for j in blocks(one.keys):
-            _, score, live = one.scores(i, j)
-            score = np.where(live, score, NONE)
-            peak = maxima(score)
-            w = np.where(live, evaluate("exp", basic.sub(score, peak[..., None])), np.float32(0))
-            total = fold_lanes("add", w)
-            part = weighted(w, one.of_heads(one.v[:, j]), one.kept(i, j, live))
-            fresh, empty = top == NONE, peak == NONE
-            higher = basic.maximum(top, peak)
-            before, now = evaluate("softmax_rescale", top, higher), evaluate("softmax_rescale", peak, higher)
-            both = basic.add(basic.mul(weight, before), basic.mul(total, now))
-            weight = np.where(fresh, total, np.where(empty, weight, both))
-            both = basic.add(basic.mul(o, before[..., None]), basic.mul(part, now[..., None]))
-            o = np.where(fresh[..., None], part, np.where(empty[..., None], o, both))
-            top = higher
-        unseen = top == NONE
-        if sinks is not None:
-            sink = np.broadcast_to(sinks[:, None], rows)
-            higher = basic.maximum(top, sink)
-            fade, extra = evaluate("softmax_rescale", top, higher), evaluate("softmax_rescale", sink, higher)
-            both = basic.add(basic.mul(weight, fade), extra)
-            weight = np.where(unseen, extra, np.where(sink == NONE, weight, both))
-            o = basic.mul(o, np.where(sink == NONE, np.float32(1), fade)[..., None])
-            top = higher
+def _block(one: _Sequence, i: slice, j: slice) -> tuple[Array, Array, Array]:
+    """Of a block of keys the maximum of the scores and the sum of the weights [H, rows], and the weighted values."""
+    _, score, live = one.scores(i, j)
+    score = np.where(live, score, NONE)
+    peak = maxima(score)
+    w = np.where(live, evaluate("exp", basic.sub(score, peak[..., None])), np.float32(0))
+    part = weighted(w, one.of_heads(one.v[:, j]), one.kept(i, j, live))
+    return peak, np.asarray(fold_lanes("add", w)), part
+
+
+class _Softmax:
+    """Blocks merged left to right: the running maximum, sum of weights and weighted sum of values of rows [H, rows]."""
+
+    def __init__(self, rows: tuple[int, int], width: int):
+        self.top, self.weight = np.full(rows, NONE), np.zeros(rows, np.float32)
+        self.o = np.zeros((*rows, width), np.float32)
+
+    def merge(self, peak: Array, total: Array, part: Array) -> None:
+        fresh, empty = self.top == NONE, peak == NONE
+        higher = basic.maximum(self.top, peak)
+        before, now = evaluate("softmax_rescale", self.top, higher), evaluate("softmax_rescale", peak, higher)
+        both = basic.add(basic.mul(self.weight, before), basic.mul(total, now))
+        self.weight = np.where(fresh, total, np.where(empty, self.weight, both))
+        both = basic.add(basic.mul(self.o, before[..., None]), basic.mul(part, now[..., None]))
+        self.o = np.where(fresh[..., None], part, np.where(empty[..., None], self.o, both))
+        self.top = higher
+
+    def store(self, one: _Sequence, i: slice, results: _Results) -> None:
+        """The sink merged, and what is asked for put into the results."""
+        spec, unseen = one.spec, self.top == NONE
+        if "sinks" in one.operands:
+            slot, index = one.operands["sinks"]
+            sink = one._view(slot, index.offset, index.strides, (spec.heads,))[:, None]
+            sink = np.broadcast_to(sink, self.top.shape)
+            higher = basic.maximum(self.top, sink)
+            fade, extra = evaluate("softmax_rescale", self.top, higher), evaluate("softmax_rescale", sink, higher)
+            both = basic.add(basic.mul(self.weight, fade), extra)
+            self.weight = np.where(unseen, extra, np.where(sink == NONE, self.weight, both))
+            self.o = basic.mul(self.o, np.where(sink == NONE, np.float32(1), fade)[..., None])
+            self.top = higher
+        out = results.rows("out", one, spec.heads, spec.value_width)
         if out is not None:
-            value = basic.div(o, weight[..., None])
-            if "kept" in dict(spec.positions):
+            value = basic.div(self.o, self.weight[..., None])
+            if spec.keep_scale != 1.0:
                 value = basic.mul(value, np.full(1, spec.keep_scale, np.float32))
             out[:, i] = np.where(unseen[..., None], np.float32(0), value)
-        found = {"lse": basic.add(top, evaluate("log", weight)), "peak": top, "weight": weight}
-        for name, line in lines.items():
+        found = {"lse": basic.add(self.top, evaluate("log", self.weight)), "peak": self.top, "weight": self.weight}
+        for name, values in found.items():
+            line = results.line(name, one)
             if line is not None:
-                line[:, i] = found[name]
+                line[:, i] = values
+
+
+def _forward(one: _Sequence, results: _Results) -> None:
+    for i in one.pieces(one.queries):
+        softmax = _Softmax((one.spec.heads, i.stop - i.start), one.spec.value_width)
+        for j in blocks(one.keys):
+            softmax.merge(*_block(one, i, j))
+        softmax.store(one, i, results)
+
+
+def _split(one: _Sequence, results: _Results) -> None:
+    count = -(-one.keys // BLOCK)
+    shape = (one.spec.heads, one.queries, count)
+    into = []
+    for name, more in (("peaks", ()), ("sums", ()), ("parts", (one.spec.value_width,))):
+        size = int(np.prod((*shape, *more)))
+        into.append(results.flat[name][one.b * size :][:size].reshape(*shape, *more))
+    for n, j in enumerate(blocks(one.keys)):
+        for whole, found in zip(into, _block(one, slice(0, one.queries), j), strict=True):
+            whole[:, :, n] = found
+
+
+def _merge(one: _Sequence, results: _Results) -> None:
+    spec, count = one.spec, -(-one.keys // BLOCK)
+    shape = (spec.heads, one.queries, count)
+
+    def operand(name: str, *more: int) -> Array:
+        slot, index = one.operands[name]
+        return one._view(slot, index.offset + index.strides[0] * one.b, index.strides[1:], (*shape, *more))
+
+    peaks, sums, parts = operand("peaks"), operand("sums"), operand("parts", spec.value_width)
+    softmax = _Softmax(shape[:2], spec.value_width)
+    for n in range(count):
+        softmax.merge(peaks[:, :, n], sums[:, :, n], parts[:, :, n])
+    softmax.store(one, slice(0, one.queries), results)
 
 
 def maxima(x: Array) -> Array:

@@ -25,6 +25,7 @@ from vkdnn.ops.elementwise import where
 from vkdnn.ops.reduce import narrow, wide
 
 LAYOUTS = ("BTHD", "BHTD", "THD")
+MAX_FLOAT = float(np.finfo(np.float32).max)
 MAX_CAPTURED = 12  # with operands and results this stays within the bindings that every device offers
 
 
@@ -91,6 +92,9 @@ def attention(
     >>> vk.attention(q, k, v, causal=True).reshape(5).numpy().tolist()
     [0.0, 0.0, 0.0, 1.0, 1.5]
     """
+    for name, value in (("causal", causal), ("return_lse", return_lse)):
+        if not isinstance(value, (bool, np.bool_)):
+            raise ArgumentError(f"{name}: got {short(value)}, expected True or False")
     if layout not in LAYOUTS:
         raise ArgumentError(f"layout: got {short(layout)}, expected one of {', '.join(LAYOUTS)}")
     arrays = [asarray(x, [q, k, v], name) for name, x in (("q", q), ("k", k), ("v", v))]
@@ -106,32 +110,34 @@ def attention(
     bounds = packed(layout, arrays[0], arrays[1], cu_seqlens_q, cu_seqlens_k)
     sizes = _Sizes(nodes, bounds)
     call = _Builder(sizes, bounds)
-    call.scale(number("scale", scale) if scale is not None else 1.0 / math.sqrt(sizes.key_width))
+    call.scale(_scale(scale) if scale is not None else 1.0 / math.sqrt(sizes.key_width))
     if softcap is not None:
         call.score(masks.softcap(softcap))
     if bias is not None:
-        call.bias(_over_space("bias", bias, float32, sizes.space))
+        call.bias(_over_space("bias", bias, float32, sizes.space, arrays))
     if alibi_slopes is not None:
-        call.score(masks.alibi(alibi_slopes, call.shift))
+        call.score(masks.alibi(asarray(alibi_slopes, arrays, "alibi_slopes"), call.shift))
     if score_mod is not None:
-        call.score(_callable("score_mod", score_mod))
+        call.score(masks.function("score_mod", score_mod, 5))
     if causal:
         call.bound(None, 0)
     if window is not None:
         call.bound(*_window(window))
     if mask is not None:
-        seen = _over_space("mask", mask, bool_, sizes.space)
+        seen = _over_space("mask", mask, bool_, sizes.space, arrays)
         call.see(lambda b, h, i, j: seen)
     if document_ids is not None:
-        call.documents(document_ids)
+        call.documents(document_ids, arrays)
     if mask_mod is not None:
-        call.see(_callable("mask_mod", mask_mod))
-    call.dropout(dropout_p, dropout_seed)
+        call.see(masks.function("mask_mod", mask_mod, 4))
+    call.dropout(dropout_p, dropout_seed, arrays)
     fixed = dict(zip("qkv", nodes, strict=True))
     if bounds is not None:
         fixed |= {"starts_q": bounds.starts_q.node, "starts_k": bounds.starts_k.node}
     if sinks is not None:
-        fixed["sinks"] = _sinks(sinks, sizes.heads).node
+        logits = _sinks(sinks, sizes.heads, arrays)
+        call.arrays.append(logits)
+        fixed["sinks"] = logits.node
     out, lse = call.finish(fixed)
     device = common_device("attention", [*arrays, *call.arrays])
     result = Array(build.permute(out, (0, 2, 1, 3)) if layout == "BHTD" else out, device)
@@ -222,25 +228,27 @@ class _Builder:
             high = asarray(shift + right)
             self.high = high if self.high is None else where(high < self.high, high, self.high)
 
-    def documents(self, ids: Any) -> None:
-        ids_q, ids_k = ids if isinstance(ids, tuple) and len(ids) == 2 else (ids, ids)
+    def documents(self, ids: Any, like: list[Array]) -> None:
+        pair = ids if isinstance(ids, tuple) and len(ids) == 2 else (ids, ids)
+        ids_q, ids_k = (asarray(x, like, "document_ids") for x in pair)
         if self.packed is None:
             self.see(masks.documents(ids_q, ids_k))
         else:
             self.see(self.packed.documents(ids_q, ids_k))
 
-    def dropout(self, p: Any, seed: Any) -> None:
-        if isinstance(p, bool) or not isinstance(p, (int, float)) or not 0 <= p < 1:
+    def dropout(self, p: Any, seed: Any, like: list[Array]) -> None:
+        p = number("dropout_p", p, "a number in [0, 1)")
+        if isinstance(p, bool) or not 0 <= p < 1:
             raise ArgumentError(f"dropout_p: got {short(p)}, expected a number in [0, 1)")
         if not p:
             return
         if seed is None:
             raise ArgumentError("dropout_seed: got None with dropout_p, expected an int or a key of vk.random")
-        words = _key(seed)
+        words = _key(seed, like)
         b, h, i, j = (build.cast(x.node, uint32) for x in self.axes)
         # No draw of vk.random from the same key reaches blocks whose last word is not 0.
         word = build.apply("philox", j, i, h, build.apply("add", b, 2**31), *words)
-        self.kept = Array(build.apply("less_equal", build.full((), round(p * 2**32), uint32), word))
+        self.kept = Array(build.apply("less_equal", build.full((), min(round(p * 2**32), 2**32 - 1), uint32), word))
         self.keep_scale = 1.0 / (1.0 - p)
 
     def finish(self, fixed: dict[str, Node]) -> tuple[Node, Node]:
@@ -283,7 +291,7 @@ class _Builder:
             "forward", tuple(fixed), s.batches, s.heads, s.heads // s.key_heads, s.queries, s.keys, s.key_width,
             s.value_width, s.tokens, mods, self.keep_scale,
         )  # fmt: skip
-        self.arrays = [Array(n) for n in captured]
+        self.arrays += [self.current, *self.visible]
         shapes = ((rows, float32), *((line, float32),) * 3)
         results = build.call(FAMILY, (*fixed.values(), *captured), parameters, shapes)
         return results[OUT], results[LSE]
@@ -307,18 +315,19 @@ def _broadcasts(name: str, shape: Shape, space: Shape) -> None:
         raise ShapeError(f"{name}: got shape {shape}, expected one that broadcasts over [B, H, Tq, Tk] = {list(space)}")
 
 
-def _over_space(name: str, value: Any, dtype: DType, space: Shape) -> Array:
-    x = asarray(value, name=name)
+def _over_space(name: str, value: Any, dtype: DType, space: Shape, like: list[Array]) -> Array:
+    x = asarray(value, like, name)
     if x.dtype.category != dtype.category:
         raise DtypeError(f"{name}: got {x.dtype}, expected {dtype}")
     _broadcasts(name, x.shape, space)
     return wide(x) if x.dtype.half else x
 
 
-def _callable(name: str, function: Any) -> Any:
-    if not callable(function):
-        raise ArgumentError(f"{name}: got {short(function)}, expected a function")
-    return function
+def _scale(scale: Any) -> float:
+    value = number("scale", scale)
+    if not abs(value) <= MAX_FLOAT:
+        raise ArgumentError(f"scale: got {short(scale)}, expected a finite float32 number")
+    return float(value)
 
 
 def _window(window: Any) -> tuple[int | None, int | None]:
@@ -327,8 +336,8 @@ def _window(window: Any) -> tuple[int | None, int | None]:
     return window[0], window[1]
 
 
-def _sinks(sinks: Any, heads: int) -> Array:
-    x = asarray(sinks, name="sinks")
+def _sinks(sinks: Any, heads: int, like: list[Array]) -> Array:
+    x = asarray(sinks, like, "sinks")
     if x.dtype.category != "f":
         raise DtypeError(f"sinks: got {x.dtype}, expected float32")
     if x.shape != (heads,):
@@ -336,10 +345,10 @@ def _sinks(sinks: Any, heads: int) -> Array:
     return wide(x)
 
 
-def _key(seed: Any) -> tuple[Node, Node]:
+def _key(seed: Any, like: list[Array]) -> tuple[Node, Node]:
     """The two words of an int or of a key of vk.random."""
     if isinstance(seed, (Array, np.ndarray)):
-        words = asarray(seed, name="dropout_seed")
+        words = asarray(seed, like, "dropout_seed")
         if words.dtype is not uint32 or words.shape != (2,):
             raise DtypeError(f"dropout_seed: got {words.dtype} of shape {words.shape}, expected uint32 [2] or an int")
         return words[0].node, words[1].node

@@ -26,6 +26,7 @@ class Packed:
     count: int
     queries: int
     keys: int
+    tokens: tuple[int, int]
 
     @property
     def shift(self) -> Array:
@@ -35,14 +36,19 @@ class Packed:
     def documents(self, ids_q: Any, ids_k: Any) -> MaskMod:
         """The mask of integers [T] of all queries and of all keys."""
         pair = []
-        for name, x, starts in (("queries", ids_q, self.starts_q), ("keys", ids_k, self.starts_k)):
+        sides = (("queries", ids_q, self.starts_q, self.tokens[0]), ("keys", ids_k, self.starts_k, self.tokens[1]))
+        for name, x, starts, tokens in sides:
             ids = asarray(x, name=f"document_ids: {name}")
             if ids.dtype.category not in "iu":
                 raise DtypeError(f"document_ids: got {ids.dtype}, expected integers")
             if ids.ndim != 1:
                 raise ShapeError(f"document_ids: got shape {ids.shape}, expected [T] with layout 'THD'")
+            if ids.size != tokens:
+                raise ShapeError(f"document_ids: got {ids.size} of {name}, expected {tokens}, one for each token")
             pair.append((ids, starts[:-1].reshape(-1, 1, 1, 1)))
         (of_queries, from_q), (of_keys, from_k) = pair
+        if of_queries.dtype is not of_keys.dtype:
+            raise DtypeError(f"document_ids: got {of_queries.dtype} and {of_keys.dtype}, expected one dtype")
         return lambda b, h, q, k: take(of_queries, from_q + q) == take(of_keys, from_k + k)
 
 
@@ -84,9 +90,9 @@ def _bounds(name: str, value: Any, tokens: Array) -> tuple[Array, int]:
         raise ShapeError(f"{name}: got shape {host.shape}, expected [N + 1]")
     if host[0] != 0:
         raise ArgumentError(f"{name}: got {host[0]} as the first bound, expected 0")
-    lengths = np.diff(host.astype(np.int64))
-    if lengths.size and lengths.min() < 0:
-        at = int(np.argmin(lengths))
+    falls = np.flatnonzero(host[1:] < host[:-1])
+    if falls.size:
+        at = int(falls[0])
         raise ArgumentError(f"{name}: got {host[at]} before {host[at + 1]}, expected bounds that do not decrease")
     if host[-1] != total:
         raise ArgumentError(f"{name}: got {host[-1]} as the last bound, expected {total}, the number of tokens")
