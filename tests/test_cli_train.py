@@ -274,8 +274,36 @@ def test_ctrl_c_elsewhere_is_no_traceback(monkeypatch):
     assert result.exit_code == 130 and result.stderr == "interrupted\n"
 
 
-def test_the_main_job_has_its_recorded_digest():
+@pytest.mark.parametrize(
+    ("model", "digest"),
+    [
+        ("rapt", "9aa3f2ee73d8f23739f6e9843eccdd7b9c4f9e2536ee168b39539c4204a8a820"),
+        ("gpt", "911a98a4510e95fe401b2f64ab98f4e8b8c9eaeab23b1322d84a37b101af9498"),
+    ],
+)
+def test_the_main_job_has_its_recorded_digest(model, digest):
     """Two steps of the default model on the text that ships with vkdnn: the same bits on every machine."""
-    result = run("train", "--verify", 2, "--device", "cpu", "--json")
+    result = run("train", "--model", model, "--verify", 2, "--device", "cpu", "--json")
     assert result.exit_code == 0, result.stderr
-    assert json.loads(result.stdout)["digest"] == "9aa3f2ee73d8f23739f6e9843eccdd7b9c4f9e2536ee168b39539c4204a8a820"
+    assert json.loads(result.stdout)["digest"] == digest
+
+
+@pytest.mark.parametrize(
+    ("options", "digest"),
+    [
+        (
+            "--positions alibi --kv-heads 1 --window 9 --softcap 5",
+            "7d7726a6bdc4d93d87073003dcd2e98d58b35913ed45a46a7d142907028f6eb7",
+        ),
+        (
+            "--positions learned --mlp gelu --norm layer",
+            "e2ccaaf72d6f5b2f14afb894f401139a43ca8fb14614ccb57c15eb826038a504",
+        ),
+    ],
+    ids=["alibi", "learned"],
+)
+def test_choices_of_gpt_have_their_recorded_digests_on_device_and_reference(options, digest):
+    result = run("train", *TINY, "--model", "gpt", *options.split(), "--verify", 2, "--json")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found["equal"] is True and found["digest"] == digest

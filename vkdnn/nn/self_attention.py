@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from vkdnn.array import Array, array, asarray
-from vkdnn.dtypes import float32
 from vkdnn.errors import ArgumentError, ShapeError
 from vkdnn.ir.arguments import settings
 from vkdnn.nn.layers import Linear, Params, RoPE
-from vkdnn.nn.plain_attention import attention
+from vkdnn.ops import masks
+from vkdnn.ops.attention import attention
 from vkdnn.ops.create import arange
 from vkdnn.ops.elementwise import where
 from vkdnn.ops.index import take
@@ -30,7 +30,7 @@ class CausalSelfAttention:
     """softmax(q k / sqrt(head_dim)) v over the tokens so far (Vaswani et al. 2017), ``heads`` of them, then projected.
 
     Query head h reads key head h // (heads / kv_heads) (Ainslie et al. 2023). ``positions`` "rope" turns queries and
-    keys (Su et al. 2021), "alibi" adds slope · (key - query) to the scores (Press et al. 2022), and any other adds
+    keys (Su et al. 2021), "alibi" lowers scores by slope · (query - key) (Press et al. 2022), and any other adds
     nothing. Raises ArgumentError for settings that do not go together.
     """
 
@@ -73,11 +73,11 @@ class CausalSelfAttention:
         if x.ndim != 3 or x.shape[-1] != self.width:
             raise ShapeError(f"x: got shape {x.shape}, expected [B, T, {self.width}]")
         q, k, v = self._project(params, x, arange(x.shape[1]))
-        slopes = asarray(alibi_slopes(self.heads)) if self.positions == "alibi" else None
+        slopes = alibi_slopes(self.heads) if self.positions == "alibi" else None
+        window = None if self.window is None else (self.window - 1, 0)
         y = attention(
-            q, k, v, causal=True, alibi_slopes=slopes, document_ids=document_ids, window=self.window,
-            softcap=self.softcap,
-        )  # fmt: skip
+            q, k, v, causal=True, alibi_slopes=slopes, document_ids=document_ids, window=window, softcap=self.softcap
+        )
         return self._output(params, y)
 
     def init_state(self, batch: int, max_tokens: int) -> Params:
@@ -97,19 +97,14 @@ class CausalSelfAttention:
         at = arange(x.shape[1]) + position
         q, k, v = self._project(params, x, at)
         cache = {"k": _written(state["k"], k, position), "v": _written(state["v"], v, position)}
+        near = masks.sliding_window(None if self.window is None else self.window - 1, 0, position)
 
-        def seen(b: Array, h: Array, query: Array, key: Array) -> Array:
-            visible = key <= query + position
-            if self.window is not None:
-                visible = visible & (key > query + position - self.window)
-            return visible if first is None else visible & (key >= first.reshape(*first.shape[:1], 1, -1, 1))
+        def seen(b: Array, h: Array, query: Array, key: Array) -> Any:
+            own = True if first is None else key >= first.reshape(first.shape[0], 1, -1, 1)
+            return near(b, h, query, key) & own
 
-        def lowered(score: Array, b: Array, h: Array, query: Array, key: Array) -> Array:
-            slopes = asarray(alibi_slopes(self.heads)).reshape(1, self.heads, 1, 1)
-            return score + slopes * (key - (query + position)).astype(float32)
-
-        score_mod = lowered if self.positions == "alibi" else None
-        y = attention(q, cache["k"], cache["v"], mask_mod=seen, score_mod=score_mod, softcap=self.softcap)
+        lowered = masks.alibi(alibi_slopes(self.heads), position) if self.positions == "alibi" else None
+        y = attention(q, cache["k"], cache["v"], mask_mod=seen, score_mod=lowered, softcap=self.softcap)
         return self._output(params, y), cache
 
     def _project(self, params: Params, x: Array, positions: Array) -> tuple[Array, Array, Array]:
