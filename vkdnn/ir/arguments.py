@@ -6,6 +6,7 @@ Nothing here may know arrays or nodes; ``name`` is the public function, and the 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import operator
 from collections.abc import Iterable
 from typing import Any
@@ -74,6 +75,19 @@ def normalize_axes(name: str, axis: Any, ndim: int) -> Shape:
     if len(set(axes)) < len(axes):
         raise ShapeError(f"{name}: axis {given} names an axis of an array of {ndim} axes twice")
     return axes
+
+
+def function(name: str, value: Any, count: int) -> Any:
+    """``value``, a function that can be called with ``count`` arguments. Raises ArgumentError otherwise."""
+    if not callable(value):
+        raise ArgumentError(f"{name}: got {short(value)}, expected a function of {count} arguments")
+    try:
+        inspect.signature(value).bind(*range(count))
+    except TypeError:
+        raise ArgumentError(f"{name}: the function takes other arguments, expected one of {count} arguments") from None
+    except ValueError:  # no signature is known
+        pass
+    return value
 
 
 def short(value: Any) -> str:

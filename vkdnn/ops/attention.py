@@ -15,7 +15,7 @@ from vkdnn.array import Array, asarray, common_device
 from vkdnn.dtypes import DType, bool_, float32, uint32
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError
 from vkdnn.ir import build
-from vkdnn.ir.arguments import integer, number, short
+from vkdnn.ir.arguments import function, integer, number, short
 from vkdnn.ir.node import Node, Shape
 from vkdnn.ir.rewrite import NotElementwise, capture, placeholder
 from vkdnn.kernels.attention import FAMILY, LSE, MAX_KEY_WIDTH, MAX_VALUE_WIDTH, OUT, AttentionCall, Mods
@@ -118,7 +118,7 @@ def attention(
     if alibi_slopes is not None:
         call.score(masks.alibi(asarray(alibi_slopes, arrays, "alibi_slopes"), call.shift))
     if score_mod is not None:
-        call.score(masks.function("score_mod", score_mod, 5))
+        call.score(function("score_mod", score_mod, 5))
     if causal:
         call.bound(None, 0)
     if window is not None:
@@ -129,7 +129,7 @@ def attention(
     if document_ids is not None:
         call.documents(document_ids, arrays)
     if mask_mod is not None:
-        call.see(masks.function("mask_mod", mask_mod, 4))
+        call.see(function("mask_mod", mask_mod, 4))
     call.dropout(dropout_p, dropout_seed, arrays)
     fixed = dict(zip("qkv", nodes, strict=True))
     if bounds is not None:
@@ -245,6 +245,7 @@ class _Builder:
         if seed is None:
             raise ArgumentError("dropout_seed: got None with dropout_p, expected an int or a key of vk.random")
         words = _key(seed, like)
+        self.arrays += [seed] if isinstance(seed, Array) else []
         b, h, i, j = (build.cast(x.node, uint32) for x in self.axes)
         # No draw of vk.random from the same key reaches blocks whose last word is not 0.
         word = build.apply("philox", j, i, h, build.apply("add", b, 2**31), *words)
@@ -291,7 +292,7 @@ class _Builder:
             "forward", tuple(fixed), s.batches, s.heads, s.heads // s.key_heads, s.queries, s.keys, s.key_width,
             s.value_width, s.tokens, mods, self.keep_scale,
         )  # fmt: skip
-        self.arrays += [self.current, *self.visible]
+        self.arrays += [self.current, *self.visible, *([] if self.packed is None else self.packed.starts)]
         shapes = ((rows, float32), *((line, float32),) * 3)
         results = build.call(FAMILY, (*fixed.values(), *captured), parameters, shapes)
         return results[OUT], results[LSE]
@@ -333,7 +334,7 @@ def _scale(scale: Any) -> float:
 def _window(window: Any) -> tuple[int | None, int | None]:
     if not isinstance(window, (tuple, list)) or len(window) != 2:
         raise ArgumentError(f"window: got {short(window)}, expected (left, right): keys before and after the own one")
-    return window[0], window[1]
+    return masks.window_side("left", window[0]), masks.window_side("right", window[1])
 
 
 def _sinks(sinks: Any, heads: int, like: list[Array]) -> Array:

@@ -29,6 +29,10 @@ class Packed:
     tokens: tuple[int, int]
 
     @property
+    def starts(self) -> tuple[Array, Array]:
+        return self.starts_q, self.starts_k
+
+    @property
     def shift(self) -> Array:
         """Keys less queries of each sequence, [count]."""
         return (self.starts_k[1:] - self.starts_k[:-1]) - (self.starts_q[1:] - self.starts_q[:-1])
@@ -66,7 +70,7 @@ def packed(layout: str, q: Array, k: Array, cu_q: Any, cu_k: Any) -> Packed | No
     starts_k, keys = _bounds("cu_seqlens_k", cu_k, k)
     if starts_q.shape != starts_k.shape:
         raise ShapeError(f"cu_seqlens_k: got {starts_k.size} bounds, expected {starts_q.size} as in cu_seqlens_q")
-    return Packed(starts_q, starts_k, starts_q.size - 1, queries, keys)
+    return Packed(starts_q, starts_k, starts_q.size - 1, queries, keys, (q.shape[0], k.shape[0]))
 
 
 def _bounds(name: str, value: Any, tokens: Array) -> tuple[Array, int]:
@@ -96,4 +100,4 @@ def _bounds(name: str, value: Any, tokens: Array) -> tuple[Array, int]:
         raise ArgumentError(f"{name}: got {host[at]} before {host[at + 1]}, expected bounds that do not decrease")
     if host[-1] != total:
         raise ArgumentError(f"{name}: got {host[-1]} as the last bound, expected {total}, the number of tokens")
-    return asarray(host.astype(np.int32), [tokens]), int(lengths.max(initial=0))
+    return asarray(host.astype(np.int32), [tokens]), int(np.diff(host).max(initial=0))

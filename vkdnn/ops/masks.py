@@ -15,12 +15,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from vkdnn.array import Array, asarray
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError
-from vkdnn.ir.arguments import integer, number, short
+from vkdnn.ir.arguments import function, integer, number, short
 from vkdnn.ops.elementwise import abs as abs_
 from vkdnn.ops.elementwise import tanh
 
+LOWEST, HIGHEST = (float(x) for x in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
 MaskMod = Callable[[Array, Array, Array, Array], Any]
 ScoreMod = Callable[[Array, Array, Array, Array, Array], Any]
 
@@ -40,9 +43,7 @@ def sliding_window(left: int | None, right: int | None, shift: Any = 0) -> MaskM
 
     Raises ArgumentError for negative bounds.
     """
-    for name, side in (("left", left), ("right", right)):
-        if side is not None and integer(f"window: {name}", side, "an int of 0 or more, or None") < 0:
-            raise ArgumentError(f"window: {name}: got {side}, expected 0 or more, or None for no bound")
+    left, right = window_side("left", left), window_side("right", right)
 
     def mod(b: Array, h: Array, q: Array, k: Array) -> Any:
         own = q + _of_sequence(shift, b)
@@ -54,6 +55,16 @@ def sliding_window(left: int | None, right: int | None, shift: Any = 0) -> MaskM
         return seen
 
     return mod
+
+
+def window_side(name: str, side: Any) -> int | None:
+    """A bound of a window, checked. One past every sequence is kept small enough for int32 positions."""
+    if side is None:
+        return None
+    value = integer(f"window: {name}", side, "an int of 0 or more, or None")
+    if value < 0:
+        raise ArgumentError(f"window: {name}: got {side}, expected 0 or more, or None for no bound")
+    return min(value, 1 << 30)
 
 
 def documents(ids_q: Any, ids_k: Any) -> MaskMod:
@@ -75,7 +86,9 @@ def prefix(lengths: Any) -> MaskMod:
 
 
 def either(*mods: MaskMod) -> MaskMod:
-    """Keys that at least one of the masks lets be seen."""
+    """Keys that at least one of the masks lets be seen. Raises ArgumentError for what is no mask."""
+    for m in mods:
+        function("either", m, 4)
 
     def mod(b: Array, h: Array, q: Array, k: Array) -> Any:
         seen: Any = False
@@ -87,7 +100,9 @@ def either(*mods: MaskMod) -> MaskMod:
 
 
 def both(*mods: MaskMod) -> MaskMod:
-    """Keys that all of the masks let be seen."""
+    """Keys that all of the masks let be seen. Raises ArgumentError for what is no mask."""
+    for m in mods:
+        function("both", m, 4)
 
     def mod(b: Array, h: Array, q: Array, k: Array) -> Any:
         seen: Any = True
@@ -121,10 +136,10 @@ def alibi(slopes: Any, shift: Any = 0) -> ScoreMod:
 
 
 def softcap(cap: float) -> ScoreMod:
-    """cap tanh(score / cap): scores stay within (-cap, cap). Raises ArgumentError unless cap is finite and positive."""
+    """cap tanh(score / cap): scores stay within (-cap, cap). Raises ArgumentError unless cap is positive and finite."""
     value = number("softcap", cap, "a positive number")
-    if not 0 < value < float("inf"):
-        raise ArgumentError(f"softcap: got {short(cap)}, expected a finite positive number")
+    if isinstance(value, bool) or not LOWEST <= value <= HIGHEST:
+        raise ArgumentError(f"softcap: got {short(cap)}, expected a positive number, normal and finite in float32")
     return lambda score, b, h, q, k: tanh(score / value) * value
 
 
