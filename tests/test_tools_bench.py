@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+import vkdnn as vk
 
 ROOT = Path(__file__).parent.parent
 BENCH = ROOT / "tools" / "bench"
@@ -65,8 +68,26 @@ def test_every_case_runs(on_the_reference):
     for row in record["cases"]:
         check_case(row)
     assert [row["name"] for row in record["cases"] if "tokens_per_s" in row] == ["training step"]
+    for row in record["cases"]:
+        if row["name"].startswith("attention"):
+            assert row["peers"][0]["name"] == "vkdnn, unfused"
+            assert len(row["peers"]) == 2 or row["notes"] == ["no PyTorch SDPA: torch is not installed"]
     facts = {fact["name"]: fact for fact in record["facts"]}
     assert facts["importing"]["best_s"] > 0 and "Vulkan" in facts["replay"]["missing"]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("queries", [1, 7])
+def test_unfused_attention_computes_the_same(monkeypatch, causal, queries):
+    monkeypatch.syspath_prepend(BENCH.parent)
+    from benchmarks import attention
+
+    random = np.random.default_rng(0)
+    shapes = ((2, queries, 4, 8), (2, 7, 2, 8), (2, 7, 2, 8))
+    with vk.device("cpu"):
+        q, k, v = (vk.array(random.standard_normal(s, dtype=np.float32)) for s in shapes)
+        found, want = attention._unfused(q, k, v, causal), vk.attention(q, k, v, causal=causal)
+        np.testing.assert_allclose(found.numpy(), want.numpy(), rtol=1e-5, atol=1e-6)
 
 
 def test_json_is_alone_on_stdout(on_the_reference):

@@ -6,11 +6,13 @@ Peers compute the same values, as well as their library can; whether bits agree 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 import vkdnn as vk
+from benchmarks.attention import attention, decoding
 from benchmarks.work import Call, Missing, Setup, Work, has, jitted, on_device, with_gradients
 
 Builder = Callable[[Setup], Work]
@@ -285,6 +287,19 @@ def _torch_loop(arrays: list[Any], backward: bool) -> Call:
 for _order in ("sequential", "chunked"):
     case(f"scan, {_order}")(_scan(_order, False))
     case(f"scan, {_order}, backward")(_scan(_order, True))
+
+
+# ---- softmax attention
+
+for _length, _name in enumerate(("attention", "attention, long")):
+    for _end, _options in (
+        ("", {}),
+        (", causal", {"causal": True}),
+        (", backward", {"backward": True}),
+        (", causal, backward", {"causal": True, "backward": True}),
+    ):
+        case(_name + _end)(partial(attention, length=_length, **_options))
+case("attention, decoding")(decoding)
 
 
 # ---- training
