@@ -106,11 +106,14 @@ class AttentionCall:
 
 @dataclass(frozen=True)
 class AttentionSchedule:
-    """Invocations a workgroup, rows an invocation holds, and how many of the others it meets at a time."""
+    """Invocations a workgroup, rows an invocation holds, and how many of the others it meets at a time; ``together``, the
+    workgroup is one subgroup of ``step`` invocations, each of which loads one of these others for all.
+    """
 
     lanes: int
     rows: int
     step: int
+    together: bool = False
 
 
 @dataclass(frozen=True)
@@ -167,9 +170,13 @@ class AttentionSpec(KernelSpec):
             "keys": 3 * (self.key_width + self.value_width) + 2 * BLOCK,
             "pairs": self.key_width + self.value_width + 2 * BLOCK,
         }[self.role]
-        several = AttentionSchedule(8, max(1, min(4, _PRIVATE_WORDS // own)), 8)
-        single = AttentionSchedule(32, 1, 4)
-        return (several, single) if target.software else (single, several)
+        rows = max(1, min(4, _PRIVATE_WORDS // own))
+        several, single = AttentionSchedule(8, rows, 8), AttentionSchedule(32, 1, 4)
+        if not target.software:
+            return (single, several)
+        # Loads are made lane by lane there, also of one element for all lanes.
+        width = target.subgroup_size
+        return (AttentionSchedule(width, rows, width, True), several, single) if width in (4, 8) else (several, single)
 
     def groups(self, sizes: tuple[int, ...], schedule: AttentionSchedule) -> Groups:
         batches, queries, keys, _ = sizes
@@ -226,6 +233,7 @@ class AttentionSpec(KernelSpec):
             "lanes": schedule.lanes,
             "rows": schedule.rows,
             "step": schedule.step,
+            "together": schedule.together,
             "heads": self.heads,
             "group": self.group,
             "key_width": self.key_width,
