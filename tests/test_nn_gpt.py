@@ -343,4 +343,22 @@ def test_refusals_name_what_came():
             model.forward_step(params, tokens_of(1, 11), model.init_state(1))
         with pytest.raises(ShapeError, match=r"^x: got shape \(1, 2, 3\), expected \[B, T, 16\]"):
             model.block.attention(params["layers"][0]["attention"], np.zeros((1, 2, 3), np.float32))
-        assert model(params, np.zeros((0, 4), np.int32)).shape == (0, 4, 20)
+        with pytest.raises(ShapeError, match=r"^tokens: got shape \(3,\), expected 2 rows, the batch of the state"):
+            model.forward_step(params, np.zeros(3, np.int32), model.init_state(2))
+        with pytest.raises(ShapeError, match=r"^boundary: got shape \(3,\), expected \(2,\), that of the tokens"):
+            model.forward_step(params, np.zeros(2, np.int32), model.init_state(2), np.zeros(3, np.int32))
+        with pytest.raises(DtypeError, match=r"^boundary: got float32, expected bool or integers"):
+            model(params, tokens_of(1, 4), np.zeros((1, 4), np.float32))
+    with pytest.raises(ArgumentError, match=r"^alibi_slopes: heads: got 0, expected 1 or more"):
+        nn.alibi_slopes(0)
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (2, 0)])
+def test_no_rows_and_no_tokens(shape):
+    model, tokens = model_of("alibi"), np.zeros(shape, np.int32)
+    with CPU:
+        params = model.init(seed=0)
+        assert model(params, tokens).numpy().shape == (*shape, 20)
+        found, state = model.forward_step(params, tokens, model.init_state(shape[0]), tokens)
+        assert found.numpy().shape == (*shape, 20)
+        assert state["first"].shape == (shape[0], 1) and state["position"].item() == shape[1]

@@ -166,6 +166,8 @@ def test_configurations_that_do_not_fit(text, message, tmp_path):
 def test_what_is_no_file(tmp_path):
     with pytest.raises(ArgumentError, match=r"model.safetensors does not exist; name a safetensors file"):
         nn.load_gpt2(tmp_path)
+    with pytest.raises(ArgumentError, match=r"path: got int, expected a path"):
+        nn.load_gpt2(5)
     (tmp_path / "model.safetensors").write_bytes(b"no tensors")
     with pytest.raises(CheckpointError, match="damaged or no safetensors file"):
         nn.load_gpt2(tmp_path)

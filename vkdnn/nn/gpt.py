@@ -14,7 +14,7 @@ import numpy as np
 from vkdnn import dtypes, tree
 from vkdnn.array import Array, array, asarray
 from vkdnn.device import Device, current_device
-from vkdnn.errors import ArgumentError, ShapeError
+from vkdnn.errors import ArgumentError, DtypeError, ShapeError
 from vkdnn.ir.arguments import integer, settings
 from vkdnn.nn.layers import Embedding, Linear, Params, SwiGLU, token_array
 from vkdnn.nn.levers import NO_LEVERS, Levers, apply_blocks
@@ -271,10 +271,14 @@ class GPTModel:
             raise ShapeError(
                 f"tokens: got shape {tokens.shape} for a cache of {room} tokens; give init_state a larger max_tokens"
             )
+        if tokens.shape[0] != state["first"].shape[0]:
+            raise ShapeError(
+                f"tokens: got shape {token.shape}, expected {state['first'].shape[0]} rows, the batch of the state"
+            )
         at = arange(tokens.shape[1]) + position
         first = state["first"]
-        if boundary is not None:
-            starts = where(_starts(asarray(boundary).reshape(*tokens.shape), tokens), at, 0)
+        if boundary is not None and tokens.shape[1]:
+            starts = where(_starts(boundary, token).reshape(*tokens.shape), at, 0)
             first = maximum(first, cummax(starts, axis=1))
         x = self._embedded(params, tokens, at)
         layers = []
@@ -297,6 +301,8 @@ class GPTModel:
 def _starts(boundary: Any, tokens: Array) -> Array:
     """bool [B, T]: where a document starts."""
     boundary = asarray(boundary)
+    if boundary.dtype.category not in "biu":
+        raise DtypeError(f"boundary: got {boundary.dtype}, expected bool or integers (nonzero where a document starts)")
     if boundary.shape != tokens.shape:
         raise ShapeError(f"boundary: got shape {boundary.shape}, expected {tokens.shape}, that of the tokens")
     return boundary != 0

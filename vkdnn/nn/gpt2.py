@@ -39,7 +39,10 @@ def load_gpt2(path: str | os.PathLike[str], device: Device | None = None) -> tup
 
     The model reads token numbers; what text they stand for is the business of GPT-2's tokenizer.
     """
-    place = Path(path)
+    try:
+        place = Path(path)
+    except TypeError:
+        raise ArgumentError(f"load_gpt2: path: got {type(path).__name__}, expected a path") from None
     place = place / FILE_NAME if place.is_dir() else place
     if not place.is_file():
         raise ArgumentError(f"load_gpt2: {place} does not exist; name a safetensors file, or a folder with {FILE_NAME}")

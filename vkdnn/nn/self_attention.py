@@ -13,7 +13,7 @@ import numpy as np
 
 from vkdnn.array import Array, array, asarray
 from vkdnn.errors import ArgumentError, ShapeError
-from vkdnn.ir.arguments import settings
+from vkdnn.ir.arguments import integer, settings
 from vkdnn.nn.layers import Linear, Params, RoPE
 from vkdnn.ops import masks
 from vkdnn.ops.attention import attention
@@ -100,7 +100,7 @@ class CausalSelfAttention:
         near = masks.sliding_window(None if self.window is None else self.window - 1, 0, position)
 
         def seen(b: Array, h: Array, query: Array, key: Array) -> Any:
-            own = True if first is None else key >= first.reshape(first.shape[0], 1, -1, 1)
+            own = True if first is None else key >= first.reshape(first.shape[0], 1, first.shape[1], 1)
             return near(b, h, query, key) & own
 
         lowered = masks.alibi(alibi_slopes(self.heads), position) if self.positions == "alibi" else None
@@ -125,11 +125,14 @@ class CausalSelfAttention:
 
 def alibi_slopes(heads: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Slopes [heads] of ALiBi: 2^(-8/n), 2^(-16/n), ... for n heads, a power of two; between two powers, those of the
-    lower, then every other one of the higher (Press et al. 2022).
+    lower, then every other one of the higher (Press et al. 2022). Raises ArgumentError unless heads are 1 or more.
 
     >>> alibi_slopes(3).tolist()
     [0.0625, 0.00390625, 0.25]
     """
+    heads = integer("alibi_slopes: heads", heads)
+    if heads < 1:
+        raise ArgumentError(f"alibi_slopes: heads: got {heads}, expected 1 or more")
     lower = 1 << (heads.bit_length() - 1)
 
     def geometric(n: int) -> list[float]:
@@ -143,6 +146,8 @@ def alibi_slopes(heads: int) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 def _written(cache: Array, new: Array, position: Any) -> Array:
     """cache [B, room, Hk, D] with new [B, T, Hk, D] at ``position``: elementwise, so that it can stay in place."""
+    if not new.shape[1]:
+        return cache
     at = arange(cache.shape[1]) - position
     rows = new if new.shape[1] == 1 else take(new, at, axis=1)
     return where(((at >= 0) & (at < new.shape[1])).reshape(1, -1, 1, 1), rows, cache)
