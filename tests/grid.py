@@ -13,6 +13,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from attention_cases import DEEP, SCORED, SEEN, Case, pairwise
 from hard_values import HARD_FLOATS, HARD_INTS, bits_equal, random_bits
 
 import vkdnn as vk
@@ -369,6 +370,15 @@ def _scans(size: Size) -> Iterator[Group]:
             yield _group("scans", functions, tokens, *per_token, *states, starts)
 
 
+def _attention(size: Size) -> Iterator[Group]:
+    """A call in the CI; in full every mask and score alone, every pair of what can be combined, and deep widths."""
+    few = [Case("causal", "all", documents=True, sinks=True, dropout=0.3, lengths=(size.scans[-1], 129))]
+    for case in [*SEEN, *SCORED, *pairwise(), *DEEP] if size.wide else few:
+        values = case.values()
+        run = case.run()
+        yield Group("attention", case.lengths[1], (repr(case),), tuple(values.values()), lambda *x, run=run: [run(*x)])
+
+
 FAMILIES: dict[str, Callable[[Size], Iterator[Group]]] = {
     "rows of float32": partial(_rows_of_the_table, "f"),
     "rows of float16 and bfloat16": partial(_rows_of_the_table, "he"),
@@ -382,4 +392,5 @@ FAMILIES: dict[str, Callable[[Size], Iterator[Group]]] = {
     "indices": _indices,
     "shapes": _shapes,
     "scans": _scans,
+    "attention": _attention,
 }

@@ -1,0 +1,275 @@
+"""Kernels of attention: the written orders, every schedule, devices against the reference, costs."""
+
+import dataclasses
+import itertools
+import math
+
+import attention_cases as cases
+import numpy as np
+import pytest
+from attention_cases import SCORED, SEEN, Case
+from hard_values import bits_equal
+from test_kernels_fold import written_fold
+
+import vkdnn as vk
+from vkdnn.fusion import attention as fusion
+from vkdnn.fusion.schedule import schedule
+from vkdnn.fusion.spans import cut_long
+from vkdnn.ir.define import evaluate
+from vkdnn.ir.node import leaf
+from vkdnn.kernels.attention import AttentionSpec
+from vkdnn.kernels.base import Target
+from vkdnn.numerics import basic
+from vkdnn.numerics.flush import exact
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+SOFTWARE = Target(software=True)
+EVERYTHING = Case("causal", "all", documents=True, sinks=True, dropout=0.3, lengths=(131, 150), group=3)
+# Plain bodies, for schedules that compile slowly.
+PLAIN = Case("causal", "bias of keys", sinks=True, lengths=(131, 150), group=3)
+PACKED = Case("window", layout="THD", lengths=(130, 140), batches=4)
+# One query row and enough keys to be spread over the device.
+LONG = Case("position", "softcap", sinks=True, dropout=0.3, lengths=(2, 1100))
+
+
+def traced(case):
+    """Specs and sizes of the attention kernels of a case, forward and backward."""
+    arrays = [vk.Array(leaf(x.shape, vk.dtypes.of_numpy(x))) for x in case.values().values()]
+    steps = schedule(cut_long([r.node for r in case.run()(*arrays)]))
+    return [(s.spec, s.sizes) for s in steps if isinstance(s.spec, AttentionSpec)]
+
+
+def legal(spec, target):
+    """Every schedule that a target may take, whatever it prefers."""
+    other = dataclasses.replace(target, software=not target.software)
+    return sorted({*spec.schedules(target), *spec.schedules(other)}, key=repr)
+
+
+def force(monkeypatch, index):
+    original = AttentionSpec.schedules
+
+    class Plain:
+        """The spec with its own schedules."""
+
+        def __init__(self, spec):
+            self.spec = spec
+
+        def schedules(self, target):
+            return original(self.spec, target)
+
+    def only(self, target):
+        found = legal(Plain(self), target)
+        return (found[index % len(found)],)
+
+    monkeypatch.setattr(AttentionSpec, "schedules", only)
+
+
+def check(both, case):
+    return both(case.run(), *case.values().values())
+
+
+# ---- the orders of vkdnn.kernels.attention, told anew for one head
+
+
+def dots(a, b):
+    """a [M, C], b [N, C]: products of rows, in sequence from +0; C at most 128."""
+    total = np.zeros((len(a), len(b)), np.float32)
+    for c in range(a.shape[1]):
+        total = basic.add(total, basic.mul(a[:, None, c], b[None, :, c]))
+    return total
+
+
+def sequence(weights, rows, use):
+    """Sum of weights[n] rows[n] over the n in ``use``, from +0."""
+    total = np.zeros(rows.shape[1], np.float32)
+    for n in np.flatnonzero(use):
+        total = basic.add(total, basic.mul(weights[n : n + 1], rows[n]))
+    return total
+
+
+def written(q, k, v, do, live):
+    """out, lse, dq, dk, dv of one head, scale 1, as the documentation writes them."""
+    scores = dots(q, k)
+    out, lse, dq = np.zeros_like(do), np.full(len(q), -np.inf, np.float32), np.zeros_like(q)
+    p, ds = np.zeros_like(scores), np.zeros_like(scores)
+    blocks = [slice(s, min(s + 128, len(k))) for s in range(0, len(k), 128)]
+    for i in range(len(q)):
+        state = None
+        for j in blocks:
+            if not live[i, j].any():
+                continue
+            peak = scores[i, j][live[i, j]].max(keepdims=True)
+            e = np.where(live[i, j], evaluate("exp", basic.sub(scores[i, j], peak)), np.float32(0))
+            found = (peak, written_fold("add", e[None]), sequence(e, v[j], live[i, j]))
+            if state is not None:
+                top = basic.maximum(state[0], peak)
+                old, new = (evaluate("softmax_rescale", x, top) for x in (state[0], peak))
+                found = (
+                    top,
+                    *(
+                        basic.add(basic.mul(a, old), basic.mul(b, new))
+                        for a, b in zip(state[1:], found[1:], strict=True)
+                    ),
+                )
+            state = found
+        if state is None:
+            continue
+        top, weight, o = state
+        out[i] = basic.div(o, weight)
+        lse[i] = basic.add(top, evaluate("log", weight))[0]
+        inverse = basic.div(np.ones(1, np.float32), weight)
+        p[i] = basic.mul(evaluate("exp", basic.sub(scores[i], top)), inverse)
+        products = basic.mul(do[i], out[i])
+        delta = sequence(products, np.ones((len(products), 1), np.float32), np.ones(len(products), bool))
+        ds[i] = basic.mul(p[i], basic.sub(dots(do[i : i + 1], v)[0], delta))
+        total = None
+        for j in blocks:
+            if live[i, j].any():
+                part = sequence(ds[i, j], k[j], live[i, j])
+                total = part if total is None else basic.add(total, part)
+        dq[i] = total
+    return out, lse, dq, p, ds
+
+
+def written_keys(weights, rows, live):
+    """Sums over queries for each key: weights and live [heads, Tq, Tk], rows [heads, Tq, C]."""
+    found = np.zeros((weights.shape[2], rows.shape[2]), np.float32)
+    for j in range(len(found)):
+        total = None
+        for start, h in itertools.product(range(0, rows.shape[1], 128), range(len(rows))):
+            i = slice(start, start + 128)
+            if live[h, i, j].any():
+                part = sequence(weights[h, i, j], rows[h, i], live[h, i, j])
+                total = part if total is None else basic.add(total, part)
+        found[j] = 0 if total is None else total
+    return found
+
+
+def test_attention_has_the_written_order():
+    """Two query heads of one key head; a mask with empty rows, columns and blocks."""
+    rng = np.random.default_rng(0)
+    queries, keys = 140, 300
+    q, do = (rng.standard_normal((1, queries, 2, n)).astype(np.float32) for n in (3, 2))
+    k, v = (rng.standard_normal((1, keys, 1, n)).astype(np.float32) for n in (3, 2))
+    seen = rng.random((1, 2, queries, keys)) < 0.5
+    seen[:, :, 5], seen[:, :, 6, :256], seen[:, 1, :, 7], seen[:, :, :, 9] = False, False, False, False
+    seen[:, 0, :128, 10:20] = False
+    with vk.device("cpu"):
+        results, pull = vk.vjp(
+            lambda q, k, v: vk.attention(q, k, v, mask=seen, scale=1.0, return_lse=True), *map(vk.array, (q, k, v))
+        )
+        got = [x.numpy() for x in (*results, *pull((vk.array(do), vk.zeros((1, 2, queries)))))]
+    with exact():
+        heads = [written(q[0, :, h], k[0, :, 0], v[0, :, 0], do[0, :, h], seen[0, h]) for h in range(2)]
+        out, lse, dq, p, ds = (np.stack(x) for x in zip(*heads, strict=True))
+        dk = written_keys(ds, np.moveaxis(q[0], 1, 0), seen[0])
+        dv = written_keys(p, np.moveaxis(do[0], 1, 0), seen[0])
+    out, dq = np.moveaxis(out, 0, 1), np.moveaxis(dq, 0, 1)
+    wanted = (out[None], lse[None], dq[None], dk[None, :, None], dv[None, :, None])
+    for name, want, have in zip(("out", "lse", "dq", "dk", "dv"), wanted, got, strict=True):
+        assert bits_equal(want, have).all(), name
+    assert got[1][0, 0, 5] == -np.inf and not got[0][0, 5].any()
+
+
+# ---- devices against the reference
+
+
+@pytest.mark.parametrize("case", [*SEEN, *SCORED[:-1], EVERYTHING], ids=repr)
+def test_every_mask_alone_and_all_together(both, monkeypatch, case):
+    force(monkeypatch, 0)
+    check(both, case)
+
+
+@pytest.mark.parametrize("index", range(max(len(legal(s, SOFTWARE)) for s, _ in traced(PLAIN))))
+@pytest.mark.parametrize("case", [PLAIN, PACKED], ids=["plain", "packed"])
+def test_every_schedule(both, monkeypatch, case, index):
+    force(monkeypatch, index)
+    check(both, case)
+
+
+def test_a_covering_set_covers_every_pair():
+    found = {pair for case in cases.covering() for pair in itertools.combinations(sorted(case.items(), key=str), 2)}
+    factors = sorted(cases.FACTORS)
+    wanted = {
+        ((a, x), (b, y)) for a, b in itertools.combinations(factors, 2)
+        for x in cases.FACTORS[a] for y in cases.FACTORS[b]
+    }  # fmt: skip
+    assert wanted <= found and len(cases.covering()) < 100
+
+
+@pytest.mark.parametrize("case", cases.pairwise()[5::13], ids=repr)
+def test_some_of_the_covering_set(both, monkeypatch, case):
+    force(monkeypatch, 0)
+    check(both, case)
+
+
+def test_every_call_of_the_covering_set_can_be_computed():
+    with vk.device("cpu"):
+        for case in cases.pairwise():
+            results = case.run()(*map(vk.array, case.values().values()))
+            vk.realize(results)
+            assert np.isfinite(results[0].numpy().astype(np.float32)).all(), case
+
+
+@pytest.mark.parametrize(("key", "value"), [(256, 512), (129, 64)])
+def test_wide_heads(both, monkeypatch, key, value):
+    force(monkeypatch, 0)
+    check(both, Case("causal", lengths=(3, 130), widths=(key, value), group=1))
+
+
+def test_infinities_nan_and_subnormals(both, monkeypatch):
+    force(monkeypatch, 0)
+    rng = np.random.default_rng(1)
+    q, k, v = (rng.standard_normal((1, 6, 2, 3)).astype(np.float32) for _ in range(3))
+    q[0, 1], k[0, 2, 0], v[0, 3, 1] = np.inf, -np.inf, np.nan
+    q[0, 2, 0], k[0, 4], v[0, 5] = 1e30, 1e30, 1e-39
+    w = np.ones_like(v)
+
+    def run(q, k, v):
+        results, pull = vk.vjp(lambda *x: vk.attention(*x, return_lse=True), q, k, v)
+        return [*results, *pull((w, vk.ones((1, 2, 6))))]
+
+    out = both(run, q, k, v)[0]
+    assert np.isnan(out).any() and not np.isnan(out).all()
+
+
+# ---- few queries of many keys
+
+
+def test_attention_spread_over_blocks_has_the_same_bits(both, monkeypatch):
+    spread = check(both, LONG)
+    assert {s.role for s, _ in traced(LONG)} >= {"split", "merge"}
+    monkeypatch.setattr(fusion, "SPLIT_KEYS", 1 << 30)
+    assert "split" not in {s.role for s, _ in traced(LONG)}
+    with vk.device("cpu"):
+        plain = [r.numpy() for r in LONG.run()(*map(vk.array, LONG.values().values()))]
+    assert all(bits_equal(a, b).all() for a, b in zip(spread, plain, strict=True))
+
+
+# ---- what a spec says
+
+
+def test_a_causal_mask_costs_half():
+    def flops(case):
+        return {s.role: s.cost(sizes).flops for s, sizes in traced(case)}
+
+    whole, half = (flops(Case(mask, lengths=(512, 512), widths=(64, 64))) for mask in ("none", "causal"))
+    for role in ("forward", "queries", "keys"):
+        assert 0.45 < half[role] / whole[role] < 0.6, role
+    window = flops(Case("causal window", lengths=(512, 512), widths=(64, 64)))
+    assert window["forward"] < whole["forward"] / 40
+
+
+def test_gradients_of_captured_arrays_alone_need_all_pairs():
+    assert "pairs" not in {s.role for s, _ in traced(Case("window", "softcap", sinks=True))}
+    assert "pairs" in {s.role for s, _ in traced(Case(score="table"))}
+
+
+def test_every_kernel_has_a_text_and_a_cost():
+    roles = set()
+    for case in (EVERYTHING, PACKED, LONG):
+        for spec, sizes in traced(case):
+            assert spec.role in spec.text() and 0 < spec.cost(sizes).flops < math.inf
+            roles.add(spec.role)
+    assert roles == {"forward", "split", "merge", "queries", "keys", "pairs"}
