@@ -14,6 +14,7 @@ import vkdnn as vk
 from benchmarks.work import Call, Setup, Work, has, jitted, on_device, with_gradients
 
 Sizes = tuple[int, int, int, int, int, int]  # sequences, queries, keys, query heads, key heads, width
+MOST_SCORES = 2**28  # of one array, so that the unfused variant fits into a graphics card
 
 
 def attention(setup: Setup, length: int, causal: bool = False, backward: bool = False) -> Work:
@@ -42,25 +43,36 @@ def _work(setup: Setup, sizes: Sizes, causal: bool, backward: bool) -> Work:
         return vk.attention(q, k, v, causal=causal)
 
     def unfused(q: Any, k: Any, v: Any) -> Any:
-        return _unfused(q, k, v, causal)
+        return _in_pieces(q, k, v, causal, min(MOST_SCORES, setup.device.max_words))
 
     tokens = f"T{queries}" if queries == keys else f"T{queries} of {keys}"
     shared = f"H{heads}" if heads == key_heads else f"H{heads} of {key_heads}"
     what = f"B{batch} {tokens} {shared} D{width}" + ", causal" * causal + ", forward and backward" * backward
     work = jitted(setup, what, with_gradients(fused, 3) if backward else fused, used)
-    scores = batch * heads * queries * keys
-    if scores > setup.device.max_words:
-        work.notes.append(f"no unfused variant: {4 * scores / 2**30:.1f} GiB of scores do not fit into a buffer")
-    else:
-        work.variants["vkdnn, unfused"] = on_device(
-            setup.device, with_gradients(unfused, 3) if backward else unfused, used
-        )[0]
+    peer = with_gradients(unfused, 3) if backward else unfused
+    work.variants["vkdnn, unfused"] = on_device(setup.device, peer, used)[0]
     if has("torch"):
-        where, peer = _torch(setup, arrays, causal, backward)
-        work.peers[f"PyTorch SDPA, {where}"] = peer
+        where, call = _torch(setup, arrays, causal, backward)
+        work.peers[f"PyTorch SDPA, {where}"] = call
     else:
         work.notes.append("no PyTorch SDPA: torch is not installed")
     return work
+
+
+def _in_pieces(q: Any, k: Any, v: Any, causal: bool, most: int) -> Any:
+    """Unfused attention to halves of the batch, then of the heads, until a piece has ``most`` scores or fewer."""
+    batch, queries, heads, _ = q.shape
+    if batch * heads * queries * k.shape[1] <= most or batch * k.shape[2] == 1:
+        return _unfused(q, k, v, causal)
+    axis = 0 if batch > 1 else 2
+
+    def half(x: Any, second: bool) -> Any:
+        middle = x.shape[axis] // 2
+        cut = slice(middle, None) if second else slice(middle)
+        return x[(*(slice(None),) * axis, cut)]
+
+    pieces = [_in_pieces(half(q, s), half(k, s), half(v, s), causal, most) for s in (False, True)]
+    return vk.concat(pieces, axis=axis)
 
 
 def _unfused(q: Any, k: Any, v: Any, causal: bool) -> Any:
