@@ -107,7 +107,7 @@ class AttentionCall:
 @dataclass(frozen=True)
 class AttentionSchedule:
     """Invocations a workgroup, rows an invocation holds, and how many of the others it meets at a time; ``together``, the
-    workgroup is one subgroup of ``step`` invocations, each of which loads one of these others for all.
+    workgroup is one subgroup, whose invocations load the others' elements for all, each a different one.
     """
 
     lanes: int
@@ -176,7 +176,8 @@ class AttentionSpec(KernelSpec):
             return (single, several)
         # Loads are made lane by lane there, also of one element for all lanes.
         width = target.subgroup_size
-        return (AttentionSchedule(width, rows, width, True), several, single) if width in (4, 8) else (several, single)
+        together = (AttentionSchedule(width, rows, width // 2, True),) if width in (4, 8) else ()
+        return (*together, several, single)
 
     def groups(self, sizes: tuple[int, ...], schedule: AttentionSchedule) -> Groups:
         batches, queries, keys, _ = sizes
