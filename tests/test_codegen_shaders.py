@@ -14,7 +14,7 @@ from vkdnn.codegen import glsl, resources
 from vkdnn.codegen.render import render
 from vkdnn.dtypes import bfloat16, bool_, float16, float32, int32, uint32
 from vkdnn.fusion.schedule import schedule
-from vkdnn.fusion.spans import cut_folds
+from vkdnn.fusion.spans import cut_long
 from vkdnn.ir.body import Affine
 from vkdnn.ir.node import leaf
 from vkdnn.ir.ops import OPS
@@ -22,7 +22,11 @@ from vkdnn.kernels.base import Target
 from vkdnn.shader import ShaderRequest, compile_many
 from vkdnn.shader.spirv import undecorated_float_ops
 
-TARGETS = (Target(software=True), Target(software=False, max_invocations=1024, shared_bytes=49152))
+TARGETS = (
+    Target(software=True),
+    Target(software=False, max_invocations=1024, shared_bytes=49152),
+    Target(software=True, subgroup_size=8),
+)
 SOFTWARE = ("VKDNN_DIVIDE_REMAINDER", "VKDNN_SQRT_REMAINDER", "VKDNN_SUBNORMALS_SOFTWARE")
 
 
@@ -46,6 +50,38 @@ def gathered_gradient():
 def embedding_gradient():
     table, index = argument(50, 8), argument(40, dtype=int32)
     return [vk.vjp(lambda t: vk.take(t, index), table)[1](argument(40, 8))[0]]
+
+
+def attention_gradients():
+    """All that can happen to a pair, and gradients also of what a mod captures."""
+    q, k, v, table = argument(2, 9, 4, 20), argument(2, 13, 2, 20), argument(2, 13, 2, 6), argument(4, 21)
+
+    def attend(q, k, v, table):
+        return vk.attention(
+            q, k, v, window=(5, 0), softcap=20.0, sinks=argument(4), dropout_p=0.1, dropout_seed=3, return_lse=True,
+            score_mod=lambda s, b, h, q, k: s + vk.take(table, h * 21 + (q - k + 12), axis=None),
+        )  # fmt: skip
+
+    results, pull = vk.vjp(attend, q, k, v, table)
+    return [*results, *pull((argument(2, 9, 4, 6), argument(2, 4, 9)))]
+
+
+def causal_attention():
+    arrays = [argument(1, 9, 4, 20), argument(1, 13, 2, 20), argument(1, 13, 2, 6), argument(4, 1, 13)]
+    result, pull = vk.vjp(lambda q, k, v, bias: vk.attention(q, k, v, causal=True, bias=bias), *arrays)
+    return [result, *pull(argument(1, 9, 4, 6))]
+
+
+def packed_attention():
+    rows = [argument(30, 2, 160), argument(40, 1, 160), argument(40, 1, 300)]
+    bounds = {"cu_seqlens_q": argument(4, dtype=int32), "cu_seqlens_k": argument(4, dtype=int32)}
+    result, pull = vk.vjp(lambda *x: vk.attention(*x, causal=True, layout="THD", **bounds), *rows)
+    return [result, *pull(argument(30, 2, 300))]
+
+
+def decoding():
+    q, k, v, position = argument(1, 1, 4, 64), argument(1, 2048, 2, 64), argument(1, 2048, 2, 64), argument(dtype=int32)
+    return [vk.attention(q, k, v, mask_mod=lambda b, h, q, k: k <= position)]
 
 
 ALLOWED = {"f": "f", "i": "iu", "u": "u", "n": "fiu", "x": "iub", "b": "b", "a": "fiub"}
@@ -100,12 +136,16 @@ GRAPHS = {
     "gathered": gathered_gradient,
     "cumulate": cumulations,
     "sort": lambda: [*vk.top_k(argument(5, 100), 40), vk.argsort(argument(70, dtype=uint32))],
+    "attention": attention_gradients,
+    "causal attention": causal_attention,
+    "packed attention": packed_attention,
+    "decoding": decoding,
     "gradients": lambda: list(vk.grad(lambda x, w: vk.sum(vk.silu(vk.rms_norm(x) @ w)), (0, 1))(X, W)),
 }
 
 
 def specs(name):
-    return [step.spec for step in schedule(cut_folds([r.node for r in GRAPHS[name]()]))]
+    return [step.spec for step in schedule(cut_long([r.node for r in GRAPHS[name]()]))]
 
 
 def rendered(name):
@@ -174,6 +214,13 @@ def test_the_stages_of_other_ways_are_rendered_as_recorded(golden):
     assert len(named) == 8
     for name, spec in named.items():
         golden(f"{name}.comp", without_library(render(spec, spec.schedules(TARGETS[0])[0], ())))
+
+
+def test_kernels_of_attention_are_rendered_as_recorded(golden):
+    found = {spec.role: spec for spec in specs("causal attention") + specs("decoding") if hasattr(spec, "role")}
+    assert sorted(found) == ["forward", "keys", "merge", "pairs", "queries", "split"]
+    for role, spec in found.items():
+        golden(f"attention_{role}.comp", without_library(render(spec, spec.schedules(TARGETS[1])[0], ())))
 
 
 def test_a_defined_function_is_printed_as_recorded(golden):

@@ -8,13 +8,13 @@ from hard_values import bits_equal
 
 import vkdnn as vk
 from vkdnn.fusion.schedule import schedule, storage
-from vkdnn.fusion.spans import cut_folds
+from vkdnn.fusion.spans import cut_long
 from vkdnn.ir.node import leaf
 
 
 def steps(*results):
     """The kernels that compute these arrays."""
-    return schedule(cut_folds([r.node for r in results]))
+    return schedule(cut_long([r.node for r in results]))
 
 
 def argument(*shape, dtype=vk.float32):

@@ -1,0 +1,180 @@
+#version 450
+layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
+
+layout(std430, binding = 0) readonly buffer Buffer_in0 { float in0[]; };
+layout(std430, binding = 1) readonly buffer Buffer_in1 { float in1[]; };
+layout(std430, binding = 2) readonly buffer Buffer_in2 { float in2[]; };
+layout(std430, binding = 3) buffer Buffer_out0 { float out0[]; };
+layout(push_constant) uniform Push {
+    uint base_in0;
+    uint base_in1;
+    uint base_in2;
+    uint base_out0;
+    uint batches;
+    uint queries;
+    uint keys;
+    uint tokens;
+};
+
+#define ZERO_BITS (base_out0 >> 31u)
+// numerics.glsl
+
+// e^x
+float exp_(float x) {
+    bool t0 = is_nan(x);
+    bool t1 = is_less(88.72283, x);
+    float t2 = uintBitsToFloat(0x7f800000u);
+    bool t3 = is_less(x, -87.33654);
+    float t4 = mul(x, 1.442695);
+    float t5 = add(t4, 12582912.0);
+    float t6 = sub(t5, 12582912.0);
+    float t7 = mul(t6, 0.69314575);
+    float t8 = sub(x, t7);
+    float t9 = mul(t6, 1.428606765330187e-06);
+    float t10 = negate(t9);
+    float t11 = add(t8, t10);
+    float t12 = add(1.0, t11);
+    float t13 = sub(t12, 1.0);
+    float t14 = sub(t11, t13);
+    float t15 = mul(t11, t11);
+    float t16 = mul(0.00019739557, t11);
+    float t17 = add(t16, 0.0013935097);
+    float t18 = mul(t17, t11);
+    float t19 = add(t18, 0.008333571);
+    float t20 = mul(t19, t11);
+    float t21 = add(t20, 0.041666463);
+    float t22 = mul(t21, t11);
+    float t23 = add(t22, 0.16666666);
+    float t24 = mul(t23, t11);
+    float t25 = add(t24, 0.5);
+    float t26 = mul(t15, t25);
+    float t27 = sub(t11, t8);
+    float t28 = sub(t10, t27);
+    float t29 = mul(t28, t12);
+    float t30 = add(t26, t29);
+    float t31 = add(t14, t30);
+    float t32 = add(t12, t31);
+    uint t33 = bits_to_uint(t32);
+    uint t34 = bits_to_uint(t5);
+    uint t35 = shift_left(t34, 23u);
+    uint t36 = (t33 + t35);
+    float t37 = bits_to_float(t36);
+    float t38 = (t3 ? ZERO : t37);
+    float t39 = (t1 ? t2 : t38);
+    float t40 = (t0 ? x : t39);
+    return t40;
+}
+
+// e**(part - top): what brings sums of e**(x - part) to the maximum top; 0 where part is -inf, a sum of nothing.
+float softmax_rescale_(float x0, float x1) {
+    float t0 = uintBitsToFloat(0xff800000u);
+    bool t1 = is_equal(x0, t0);
+    float t2 = sub(x0, x1);
+    float t3 = exp_(t2);
+    float t4 = (t1 ? ZERO : t3);
+    return t4;
+}
+
+// natural logarithm
+float log_(float x) {
+    bool t0 = is_nan(x);
+    float t1 = uintBitsToFloat(0x7f800000u);
+    bool t2 = is_equal(x, t1);
+    bool t3 = is_less(ZERO, x);
+    int t4 = bits_to_int(x);
+    int t5 = (t4 - 1060439283);
+    int t6 = shift_right(t5, 23);
+    float t7 = to_float(t6);
+    float t8 = mul(t7, 0.69314575);
+    int t9 = shift_left(t6, 23);
+    int t10 = (t4 - t9);
+    float t11 = bits_to_float(t10);
+    float t12 = sub(t11, 1.0);
+    uint t13 = bits_to_uint(t12);
+    uint t14 = (t13 & 0xfffff000u);
+    float t15 = bits_to_float(t14);
+    float t16 = mul(0.5, t15);
+    float t17 = mul(t16, t15);
+    float t18 = negate(t17);
+    float t19 = add(t12, t18);
+    float t20 = add(t8, t19);
+    float t21 = sub(t20, t8);
+    float t22 = sub(t19, t21);
+    float t23 = sub(t19, t12);
+    float t24 = sub(t18, t23);
+    float t25 = mul(t12, t12);
+    float t26 = mul(t25, t12);
+    float t27 = mul(0.06749538, t12);
+    float t28 = add(t27, -0.11670184);
+    float t29 = mul(t28, t12);
+    float t30 = add(t29, 0.11883472);
+    float t31 = mul(t30, t12);
+    float t32 = add(t31, -0.12406208);
+    float t33 = mul(t32, t12);
+    float t34 = add(t33, 0.14220363);
+    float t35 = mul(t34, t12);
+    float t36 = add(t35, -0.1666799);
+    float t37 = mul(t36, t12);
+    float t38 = add(t37, 0.20002072);
+    float t39 = mul(t38, t12);
+    float t40 = add(t39, -0.2500001);
+    float t41 = mul(t40, t12);
+    float t42 = add(t41, 0.33333313);
+    float t43 = mul(t26, t42);
+    float t44 = sub(t12, t15);
+    float t45 = mul(0.5, t44);
+    float t46 = add(t12, t15);
+    float t47 = mul(t45, t46);
+    float t48 = sub(t43, t47);
+    float t49 = add(t24, t48);
+    float t50 = mul(t7, 1.428606765330187e-06);
+    float t51 = add(t49, t50);
+    float t52 = add(t22, t51);
+    float t53 = add(t20, t52);
+    bool t54 = is_equal(x, ZERO);
+    float t55 = uintBitsToFloat(0xff800000u);
+    float t56 = uintBitsToFloat(0x7fc00000u);
+    float t57 = (t54 ? t55 : t56);
+    float t58 = (t3 ? t53 : t57);
+    float t59 = (t2 ? x : t58);
+    float t60 = (t0 ? x : t59);
+    return t60;
+}
+
+// The blocks of attention_split made one, left to right; an invocation has one element of the result.
+void main() {
+    float none = uintBitsToFloat(0xff800000u), dead = ZERO;
+    uint blocks = (keys + 127u) / 128u, total = batches * 4u * queries * 64u;
+    for (uint x = gl_GlobalInvocationID.x; x < total; x += gl_NumWorkGroups.x * 64u) {
+        uint c = x % 64u, line = x / 64u;
+        uint t = line % queries, h = line / queries % 4u, b = line / queries / 4u;
+        float top0 = none, weight0 = ZERO, o0 = ZERO;
+        for (uint n = 0u; n < blocks; ++n) {
+            float peak0 = in0[base_in0 + h * 16u + n], sum0 = in1[base_in1 + h * 16u + n], part0 = in2[base_in2 + h * 1024u + n * 64u + c];
+            bool empty0 = is_equal(peak0, none), fresh0 = is_equal(top0, none);
+            float higher0 = maximum(top0, peak0);
+            float before0 = softmax_rescale_(top0, higher0), now0 = softmax_rescale_(peak0, higher0);
+            {
+                float both = add(mul(weight0, before0), mul(sum0, now0));
+                both = empty0 ? weight0 : both;
+                weight0 = fresh0 ? sum0 : both;
+                top0 = higher0;
+            }
+            {
+                float old = o0, new = part0;
+                float both = add(mul(old, before0), mul(new, now0));
+                both = empty0 ? old : both;
+                o0 = fresh0 ? new : both;
+            }
+}
+        bool unseen0 = is_equal(top0, none);
+        uint at = base_out0 + ((b * queries + t) * 4u + h) * 64u + c;
+        {
+            float value = o0;
+            value = divide(value, weight0);
+            out0[at] = unseen0 ? dead : value;
+}
+        if (c == 0u) {
+}
+    }
+}

@@ -1,0 +1,347 @@
+#version 450
+layout(local_size_x = 32, local_size_y = 1, local_size_z = 1) in;
+
+layout(std430, binding = 0) readonly buffer Buffer_in0 { float in0[]; };
+layout(std430, binding = 1) readonly buffer Buffer_in1 { float in1[]; };
+layout(std430, binding = 2) readonly buffer Buffer_in2 { float in2[]; };
+layout(std430, binding = 3) readonly buffer Buffer_in3 { int in3[]; };
+layout(std430, binding = 4) buffer Buffer_out0 { float out0[]; };
+layout(std430, binding = 5) buffer Buffer_out1 { float out1[]; };
+layout(std430, binding = 6) buffer Buffer_out2 { float out2[]; };
+layout(push_constant) uniform Push {
+    uint base_in0;
+    uint base_in1;
+    uint base_in2;
+    uint base_in3;
+    uint base_out0;
+    uint base_out1;
+    uint base_out2;
+    uint batches;
+    uint queries;
+    uint keys;
+    uint tokens;
+};
+
+#define ZERO_BITS (base_out0 >> 31u)
+// numerics.glsl
+
+// e^x
+float exp_(float x) {
+    bool t0 = is_nan(x);
+    bool t1 = is_less(88.72283, x);
+    float t2 = uintBitsToFloat(0x7f800000u);
+    bool t3 = is_less(x, -87.33654);
+    float t4 = mul(x, 1.442695);
+    float t5 = add(t4, 12582912.0);
+    float t6 = sub(t5, 12582912.0);
+    float t7 = mul(t6, 0.69314575);
+    float t8 = sub(x, t7);
+    float t9 = mul(t6, 1.428606765330187e-06);
+    float t10 = negate(t9);
+    float t11 = add(t8, t10);
+    float t12 = add(1.0, t11);
+    float t13 = sub(t12, 1.0);
+    float t14 = sub(t11, t13);
+    float t15 = mul(t11, t11);
+    float t16 = mul(0.00019739557, t11);
+    float t17 = add(t16, 0.0013935097);
+    float t18 = mul(t17, t11);
+    float t19 = add(t18, 0.008333571);
+    float t20 = mul(t19, t11);
+    float t21 = add(t20, 0.041666463);
+    float t22 = mul(t21, t11);
+    float t23 = add(t22, 0.16666666);
+    float t24 = mul(t23, t11);
+    float t25 = add(t24, 0.5);
+    float t26 = mul(t15, t25);
+    float t27 = sub(t11, t8);
+    float t28 = sub(t10, t27);
+    float t29 = mul(t28, t12);
+    float t30 = add(t26, t29);
+    float t31 = add(t14, t30);
+    float t32 = add(t12, t31);
+    uint t33 = bits_to_uint(t32);
+    uint t34 = bits_to_uint(t5);
+    uint t35 = shift_left(t34, 23u);
+    uint t36 = (t33 + t35);
+    float t37 = bits_to_float(t36);
+    float t38 = (t3 ? ZERO : t37);
+    float t39 = (t1 ? t2 : t38);
+    float t40 = (t0 ? x : t39);
+    return t40;
+}
+
+// e**(part - top): what brings sums of e**(x - part) to the maximum top; 0 where part is -inf, a sum of nothing.
+float softmax_rescale_(float x0, float x1) {
+    float t0 = uintBitsToFloat(0xff800000u);
+    bool t1 = is_equal(x0, t0);
+    float t2 = sub(x0, x1);
+    float t3 = exp_(t2);
+    float t4 = (t1 ? ZERO : t3);
+    return t4;
+}
+
+// natural logarithm
+float log_(float x) {
+    bool t0 = is_nan(x);
+    float t1 = uintBitsToFloat(0x7f800000u);
+    bool t2 = is_equal(x, t1);
+    bool t3 = is_less(ZERO, x);
+    int t4 = bits_to_int(x);
+    int t5 = (t4 - 1060439283);
+    int t6 = shift_right(t5, 23);
+    float t7 = to_float(t6);
+    float t8 = mul(t7, 0.69314575);
+    int t9 = shift_left(t6, 23);
+    int t10 = (t4 - t9);
+    float t11 = bits_to_float(t10);
+    float t12 = sub(t11, 1.0);
+    uint t13 = bits_to_uint(t12);
+    uint t14 = (t13 & 0xfffff000u);
+    float t15 = bits_to_float(t14);
+    float t16 = mul(0.5, t15);
+    float t17 = mul(t16, t15);
+    float t18 = negate(t17);
+    float t19 = add(t12, t18);
+    float t20 = add(t8, t19);
+    float t21 = sub(t20, t8);
+    float t22 = sub(t19, t21);
+    float t23 = sub(t19, t12);
+    float t24 = sub(t18, t23);
+    float t25 = mul(t12, t12);
+    float t26 = mul(t25, t12);
+    float t27 = mul(0.06749538, t12);
+    float t28 = add(t27, -0.11670184);
+    float t29 = mul(t28, t12);
+    float t30 = add(t29, 0.11883472);
+    float t31 = mul(t30, t12);
+    float t32 = add(t31, -0.12406208);
+    float t33 = mul(t32, t12);
+    float t34 = add(t33, 0.14220363);
+    float t35 = mul(t34, t12);
+    float t36 = add(t35, -0.1666799);
+    float t37 = mul(t36, t12);
+    float t38 = add(t37, 0.20002072);
+    float t39 = mul(t38, t12);
+    float t40 = add(t39, -0.2500001);
+    float t41 = mul(t40, t12);
+    float t42 = add(t41, 0.33333313);
+    float t43 = mul(t26, t42);
+    float t44 = sub(t12, t15);
+    float t45 = mul(0.5, t44);
+    float t46 = add(t12, t15);
+    float t47 = mul(t45, t46);
+    float t48 = sub(t43, t47);
+    float t49 = add(t24, t48);
+    float t50 = mul(t7, 1.428606765330187e-06);
+    float t51 = add(t49, t50);
+    float t52 = add(t22, t51);
+    float t53 = add(t20, t52);
+    bool t54 = is_equal(x, ZERO);
+    float t55 = uintBitsToFloat(0xff800000u);
+    float t56 = uintBitsToFloat(0x7fc00000u);
+    float t57 = (t54 ? t55 : t56);
+    float t58 = (t3 ? t53 : t57);
+    float t59 = (t2 ? x : t58);
+    float t60 = (t0 ? x : t59);
+    return t60;
+}
+
+#extension GL_EXT_control_flow_attributes : require
+// Every block of 128 keys by itself, for few queries of many keys: of each query and block the maximum of the scores, the sum
+// of the weights and the weighted sum of values. attention_merge makes them one.
+void main() {
+    float none = uintBitsToFloat(0xff800000u), dead = ZERO;
+    for (uint b = gl_WorkGroupID.z; b < batches; b += gl_NumWorkGroups.z)
+    for (uint h = gl_WorkGroupID.y; h < 4u; h += gl_NumWorkGroups.y) {
+        uint key_head = h / 2u;
+        uint start_q = 0u;
+        uint start_k = 0u;
+        uint length_q = queries;
+        uint length_k = keys;
+        int t4 = in3[base_in3];
+        uint blocks = (keys + 127u) / 128u, tiles = (queries + 31u) / 32u;
+        for (uint item = gl_WorkGroupID.x; item < tiles * blocks; item += gl_NumWorkGroups.x) {
+            uint block = item % blocks * 128u, tile = item / blocks;
+            uint first_row = tile * 32u, last_row = min(first_row + 31u, length_q - 1u);
+            uint key_begin = 0u, key_end = length_k;
+            uint asked0 = first_row + 0u + gl_LocalInvocationID.x;
+            uint own0 = min(asked0, length_q - 1u);
+uint blocks_at = ((b * 4u + h) * queries) * blocks + block / 128u;
+            if (block < key_end && block + 128u > key_begin) {
+                float q0[64];
+                {
+                    uint at = base_in0 + h * 64u;
+                    [[dont_unroll]] for (uint c = 0u; c < 64u; ++c) q0[c] = in0[at + c * 1u];
+                }
+                float s0[128];
+                [[dont_unroll]] for (uint first = 0u; first < 128u; first += 4u) {
+                    bool any = false;
+                    [[dont_unroll]] for (uint e = first; e < first + 4u; ++e) {
+                        {
+                            bool live = block + e < length_k;
+                            {
+                                uint i = own0, j = min(block + e, length_k - 1u);
+                                int t3 = int(j);
+                                bool t5 = (t3 <= t4);
+                                live = live && t5;
+                            }
+                            any = any || live;
+                        }
+                    }
+if (any) {
+                        uint k_at0 = base_in1 + key_head * 64u + (start_k + min(block + first + 0u, length_k - 1u)) * 128u;
+                        uint k_at1 = base_in1 + key_head * 64u + (start_k + min(block + first + 1u, length_k - 1u)) * 128u;
+                        uint k_at2 = base_in1 + key_head * 64u + (start_k + min(block + first + 2u, length_k - 1u)) * 128u;
+                        uint k_at3 = base_in1 + key_head * 64u + (start_k + min(block + first + 3u, length_k - 1u)) * 128u;
+                        {
+                            float d0_0 = ZERO, d0_1 = ZERO, d0_2 = ZERO, d0_3 = ZERO;
+                            [[dont_unroll]] for (uint c = 0u; c < 64u; c += 1u) {
+                                {
+                                    float x0 = in1[k_at0 + c * 1u], x1 = in1[k_at1 + c * 1u], x2 = in1[k_at2 + c * 1u], x3 = in1[k_at3 + c * 1u];
+                                    float y0 = q0[c];
+                                    d0_0 = add(d0_0, mul(y0, x0));
+                                    d0_1 = add(d0_1, mul(y0, x1));
+                                    d0_2 = add(d0_2, mul(y0, x2));
+                                    d0_3 = add(d0_3, mul(y0, x3));
+                                }
+                            }
+                            s0[first + 0u] = d0_0; s0[first + 1u] = d0_1; s0[first + 2u] = d0_2; s0[first + 3u] = d0_3; 
+                        }
+}
+                }
+                bool whole = true;
+                float peak0 = none;
+                [[dont_unroll]] for (uint e = 0u; e < 128u; ++e) {
+                    {
+                        bool live = block + e < length_k;
+                        {
+                            uint i = own0, j = min(block + e, length_k - 1u);
+                            int t3 = int(j);
+                            bool t5 = (t3 <= t4);
+                            live = live && t5;
+                        }
+float dot = s0[e];
+                        uint i = own0, j = min(block + e, length_k - 1u);
+                        float t2 = mul(dot, 0.125);
+float s = t2;
+                        s = live ? s : none;
+                        s0[e] = s;
+                        peak0 = maximum(peak0, s);
+                        whole = whole && !is_equal(s, none);
+                    }
+                }
+                // Weights; -1 stands for a key that is not live.
+                [[dont_unroll]] for (uint e = 0u; e < 128u; ++e) {
+                    { float s = s0[e], gone = -1.0; float w = exp_(sub(s, peak0)); s0[e] = is_equal(s, none) ? gone : w; }
+                }
+                float sum0;
+                {
+                    float lane[64];
+                    [[dont_unroll]] for (uint e = 0u; e < 64u; ++e) {
+                        float x = s0[e], y = s0[e + 64u];
+                        x = is_less(x, dead) ? dead : x;
+                        y = is_less(y, dead) ? dead : y;
+                        lane[e] = add(x, y);
+                    }
+                    [[dont_unroll]] for (uint stride = 32u; stride > 0u; stride >>= 1u)
+                        [[dont_unroll]] for (uint e = 0u; e < stride; ++e) lane[e] = add(lane[e], lane[e + stride]);
+                    sum0 = lane[0];
+                }
+                [[dont_unroll]] for (uint c = 0u; c < 64u; c += 4u) {
+                    float sum0_0 = ZERO, sum0_1 = ZERO, sum0_2 = ZERO, sum0_3 = ZERO;
+                    if (whole) {
+                        [[dont_unroll]] for (uint first = 0u; first < 128u; first += 4u) {
+                            uint v_at0 = base_in2 + key_head * 64u + (start_k + min(block + first + 0u, length_k - 1u)) * 128u;
+                            uint v_at1 = base_in2 + key_head * 64u + (start_k + min(block + first + 1u, length_k - 1u)) * 128u;
+                            uint v_at2 = base_in2 + key_head * 64u + (start_k + min(block + first + 2u, length_k - 1u)) * 128u;
+                            uint v_at3 = base_in2 + key_head * 64u + (start_k + min(block + first + 3u, length_k - 1u)) * 128u;
+                            float w0_0 = s0[first + 0u], w0_1 = s0[first + 1u], w0_2 = s0[first + 2u], w0_3 = s0[first + 3u];
+                            {
+                                float x0 = in2[v_at0 + (c + 0u) * 1u], x1 = in2[v_at1 + (c + 0u) * 1u], x2 = in2[v_at2 + (c + 0u) * 1u], x3 = in2[v_at3 + (c + 0u) * 1u];
+                                sum0_0 = add(sum0_0, mul(w0_0, x0));
+                                sum0_0 = add(sum0_0, mul(w0_1, x1));
+                                sum0_0 = add(sum0_0, mul(w0_2, x2));
+                                sum0_0 = add(sum0_0, mul(w0_3, x3));
+                            }
+                            {
+                                float x0 = in2[v_at0 + (c + 1u) * 1u], x1 = in2[v_at1 + (c + 1u) * 1u], x2 = in2[v_at2 + (c + 1u) * 1u], x3 = in2[v_at3 + (c + 1u) * 1u];
+                                sum0_1 = add(sum0_1, mul(w0_0, x0));
+                                sum0_1 = add(sum0_1, mul(w0_1, x1));
+                                sum0_1 = add(sum0_1, mul(w0_2, x2));
+                                sum0_1 = add(sum0_1, mul(w0_3, x3));
+                            }
+                            {
+                                float x0 = in2[v_at0 + (c + 2u) * 1u], x1 = in2[v_at1 + (c + 2u) * 1u], x2 = in2[v_at2 + (c + 2u) * 1u], x3 = in2[v_at3 + (c + 2u) * 1u];
+                                sum0_2 = add(sum0_2, mul(w0_0, x0));
+                                sum0_2 = add(sum0_2, mul(w0_1, x1));
+                                sum0_2 = add(sum0_2, mul(w0_2, x2));
+                                sum0_2 = add(sum0_2, mul(w0_3, x3));
+                            }
+                            {
+                                float x0 = in2[v_at0 + (c + 3u) * 1u], x1 = in2[v_at1 + (c + 3u) * 1u], x2 = in2[v_at2 + (c + 3u) * 1u], x3 = in2[v_at3 + (c + 3u) * 1u];
+                                sum0_3 = add(sum0_3, mul(w0_0, x0));
+                                sum0_3 = add(sum0_3, mul(w0_1, x1));
+                                sum0_3 = add(sum0_3, mul(w0_2, x2));
+                                sum0_3 = add(sum0_3, mul(w0_3, x3));
+                            }
+                        }
+                    } else {
+                        [[dont_unroll]] for (uint first = 0u; first < 128u; first += 4u) {
+                            uint v_at0 = base_in2 + key_head * 64u + (start_k + min(block + first + 0u, length_k - 1u)) * 128u;
+                            uint v_at1 = base_in2 + key_head * 64u + (start_k + min(block + first + 1u, length_k - 1u)) * 128u;
+                            uint v_at2 = base_in2 + key_head * 64u + (start_k + min(block + first + 2u, length_k - 1u)) * 128u;
+                            uint v_at3 = base_in2 + key_head * 64u + (start_k + min(block + first + 3u, length_k - 1u)) * 128u;
+                            float w0_0 = s0[first + 0u], w0_1 = s0[first + 1u], w0_2 = s0[first + 2u], w0_3 = s0[first + 3u];
+                            bool live0_0 = !is_less(s0[first + 0u], dead), live0_1 = !is_less(s0[first + 1u], dead), live0_2 = !is_less(s0[first + 2u], dead), live0_3 = !is_less(s0[first + 3u], dead);
+                            if (live0_0 || live0_1 || live0_2 || live0_3) {
+                            {
+                                float x0 = in2[v_at0 + (c + 0u) * 1u], x1 = in2[v_at1 + (c + 0u) * 1u], x2 = in2[v_at2 + (c + 0u) * 1u], x3 = in2[v_at3 + (c + 0u) * 1u];
+                                { float more = add(sum0_0, mul(w0_0, x0)); sum0_0 = live0_0 ? more : sum0_0; }
+                                { float more = add(sum0_0, mul(w0_1, x1)); sum0_0 = live0_1 ? more : sum0_0; }
+                                { float more = add(sum0_0, mul(w0_2, x2)); sum0_0 = live0_2 ? more : sum0_0; }
+                                { float more = add(sum0_0, mul(w0_3, x3)); sum0_0 = live0_3 ? more : sum0_0; }
+                            }
+                            {
+                                float x0 = in2[v_at0 + (c + 1u) * 1u], x1 = in2[v_at1 + (c + 1u) * 1u], x2 = in2[v_at2 + (c + 1u) * 1u], x3 = in2[v_at3 + (c + 1u) * 1u];
+                                { float more = add(sum0_1, mul(w0_0, x0)); sum0_1 = live0_0 ? more : sum0_1; }
+                                { float more = add(sum0_1, mul(w0_1, x1)); sum0_1 = live0_1 ? more : sum0_1; }
+                                { float more = add(sum0_1, mul(w0_2, x2)); sum0_1 = live0_2 ? more : sum0_1; }
+                                { float more = add(sum0_1, mul(w0_3, x3)); sum0_1 = live0_3 ? more : sum0_1; }
+                            }
+                            {
+                                float x0 = in2[v_at0 + (c + 2u) * 1u], x1 = in2[v_at1 + (c + 2u) * 1u], x2 = in2[v_at2 + (c + 2u) * 1u], x3 = in2[v_at3 + (c + 2u) * 1u];
+                                { float more = add(sum0_2, mul(w0_0, x0)); sum0_2 = live0_0 ? more : sum0_2; }
+                                { float more = add(sum0_2, mul(w0_1, x1)); sum0_2 = live0_1 ? more : sum0_2; }
+                                { float more = add(sum0_2, mul(w0_2, x2)); sum0_2 = live0_2 ? more : sum0_2; }
+                                { float more = add(sum0_2, mul(w0_3, x3)); sum0_2 = live0_3 ? more : sum0_2; }
+                            }
+                            {
+                                float x0 = in2[v_at0 + (c + 3u) * 1u], x1 = in2[v_at1 + (c + 3u) * 1u], x2 = in2[v_at2 + (c + 3u) * 1u], x3 = in2[v_at3 + (c + 3u) * 1u];
+                                { float more = add(sum0_3, mul(w0_0, x0)); sum0_3 = live0_0 ? more : sum0_3; }
+                                { float more = add(sum0_3, mul(w0_1, x1)); sum0_3 = live0_1 ? more : sum0_3; }
+                                { float more = add(sum0_3, mul(w0_2, x2)); sum0_3 = live0_2 ? more : sum0_3; }
+                                { float more = add(sum0_3, mul(w0_3, x3)); sum0_3 = live0_3 ? more : sum0_3; }
+                            }
+                            }
+                        }
+                    }
+                    if (asked0 < length_q) out2[base_out2 + (blocks_at + own0 * blocks) * 64u + c + 0u] = sum0_0;
+                    if (asked0 < length_q) out2[base_out2 + (blocks_at + own0 * blocks) * 64u + c + 1u] = sum0_1;
+                    if (asked0 < length_q) out2[base_out2 + (blocks_at + own0 * blocks) * 64u + c + 2u] = sum0_2;
+                    if (asked0 < length_q) out2[base_out2 + (blocks_at + own0 * blocks) * 64u + c + 3u] = sum0_3;
+                }
+                if (asked0 < length_q) {
+                    out0[base_out0 + blocks_at + own0 * blocks] = peak0;
+                    out1[base_out1 + blocks_at + own0 * blocks] = sum0;
+                }
+            } else {  // no key that these queries could see
+                if (asked0 < length_q) {
+                    out0[base_out0 + blocks_at + own0 * blocks] = none;
+                    out1[base_out1 + blocks_at + own0 * blocks] = dead;
+                    [[dont_unroll]] for (uint c = 0u; c < 64u; ++c) out2[base_out2 + (blocks_at + own0 * blocks) * 64u + c] = dead;
+                }
+            }
+        }
+    }
+}
