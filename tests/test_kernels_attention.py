@@ -239,6 +239,38 @@ def test_infinities_nan_and_subnormals(both, monkeypatch):
     assert np.isnan(out).any() and not np.isnan(out).all()
 
 
+def test_operands_may_be_views_of_every_kind(both, monkeypatch):
+    """Reversed, strided, broadcast and permuted ones: negative, larger and zero strides; also of what is captured."""
+    force(monkeypatch, 0)
+    rng = np.random.default_rng(2)
+    shapes = ((2, 3, 4, 10), (2, 4, 7, 5), (7, 2, 3), (7, 8, 4), (3, 4))
+    q, k, v, bias, sinks = (rng.standard_normal(s).astype(np.float32) for s in shapes)
+
+    def attend(q, k, v, bias, sinks):
+        return vk.attention(
+            vk.swapaxes(q, 1, 2)[:, ::-1, :2, ::-2],
+            vk.swapaxes(k[:, 1:3, ::-1], 1, 2),
+            vk.broadcast_to(v, (2, 7, 2, 3)),
+            bias=bias[:, ::2].T[::-1, None, :, ::-1][:2],
+            sinks=sinks[::-1, 1][:2],
+        )
+
+    def run(*arrays):
+        result, pull = vk.vjp(attend, *arrays)
+        return [result, *pull(vk.ones(result.shape))]
+
+    both(run, q, k, v, bias, sinks)
+
+
+@pytest.mark.parametrize("argument", [0, 1, 2])
+def test_one_gradient_alone(both, monkeypatch, argument):
+    """The gradients of keys and of values are one kernel, which then writes one of them."""
+    force(monkeypatch, 0)
+    x = Case("causal", lengths=(3, 130)).values()
+    (slope,) = both(vk.grad(lambda *x: vk.sum(vk.attention(*x, causal=True)), argument), x["q"], x["k"], x["v"])
+    assert slope.shape == x["qkv"[argument]].shape and slope.any()
+
+
 # ---- few queries of many keys
 
 

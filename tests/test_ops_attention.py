@@ -161,6 +161,22 @@ def test_a_sink_is_a_key_without_a_value():
     assert not alone[0].numpy().any() and np.allclose(alone[1].numpy(), sinks[:, None])
 
 
+def test_mods_may_ignore_what_they_are_given():
+    q, k, v = normal(1, 3, 2, 4), normal(1, 5, 2, 4), normal(1, 5, 2, 5)
+    out, _, dq, dk, _ = attend(q, k, v, score_mod=lambda s, b, h, q, k: 0.0, mask_mod=lambda b, h, q, k: True)
+    np.testing.assert_allclose(out, np.broadcast_to(v.mean(1, keepdims=True), out.shape), rtol=1e-5, atol=1e-6)
+    assert not dq.any() and not dk.any()
+
+
+def test_gradients_of_one_result_alone():
+    q, k, v, do, dlse = call(6)
+    of_out = vk.grad(lambda *x: vk.sum(vk.attention(*x) * do), (0, 1, 2))(q, k, v)
+    assert_same(attend(q, k, v, do)[2:], [g.numpy() for g in of_out], "qkv")
+    of_lse = vk.grad(lambda *x: vk.sum(vk.attention(*x, return_lse=True)[1] * dlse), (0, 1, 2))(q, k, v)
+    assert_same(attend(q, k, v, 0.0, dlse)[2:], [g.numpy() for g in of_lse], "qkv")
+    assert not of_lse[2].numpy().any()
+
+
 # ---- what must not change a bit
 
 

@@ -93,6 +93,37 @@ def test_the_gradients_of_the_oracle_are_its_differences():
         np.testing.assert_allclose(slopes[short.get(name, f"d_{name}")], want, rtol=1e-6, atol=1e-7, err_msg=name)
 
 
+def test_gradients_of_what_a_score_mod_multiplies():
+    """The same written with softmax: a score goes through products with, and functions of, captured arrays."""
+    rng = np.random.default_rng(5)
+    shapes = ((2, 5, 3, 4), (2, 150, 1, 4), (2, 150, 1, 6), (3,), (150,), (2, 5))
+    arrays = [rng.standard_normal(s).astype(np.float32) for s in shapes]
+
+    def bend(s, heads, keys, rows):
+        return vk.tanh(s * heads) * keys + s * s * 0.1 + vk.sin(rows * s) * rows
+
+    def fused(q, k, v, heads, keys, rows):
+        return vk.attention(
+            q, k, v, causal=True,
+            score_mod=lambda s, b, h, i, j: bend(s, vk.take(heads, h), vk.take(keys, j), rows.reshape(2, 1, 5, 1)),
+        )  # fmt: skip
+
+    def plain(q, k, v, heads, keys, rows):
+        s = vk.einsum("bihc,bjc->bhij", q, k[:, :, 0]) * 0.5
+        s = bend(s, heads.reshape(3, 1, 1), keys, rows.reshape(2, 1, 5, 1))
+        seen = np.arange(150) <= np.arange(5)[:, None] + 145
+        return vk.einsum("bhij,bjv->bihv", vk.softmax(vk.where(seen, s, -np.inf)), v[:, :, 0])
+
+    weights = rng.standard_normal((2, 5, 3, 6)).astype(np.float32)
+    with vk.device("cpu"):
+        first, second = (
+            vk.value_and_grad(lambda *x, f=f: vk.sum(f(*x) * weights), tuple(range(6)))(*arrays) for f in (fused, plain)
+        )
+        for n, (a, b) in enumerate(zip(first[1], second[1], strict=True)):
+            scale = np.abs(b.numpy()).max()
+            np.testing.assert_allclose(a.numpy() / scale, b.numpy() / scale, atol=3e-6, err_msg=str(n))
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_pytorch_agrees(causal):
     torch = pytest.importorskip("torch")
