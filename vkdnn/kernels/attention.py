@@ -45,6 +45,12 @@ RESULTS = {
     "keys": ("dk", "dv"),
     "pairs": ("dot", "g"),
 }
+STAGE = 8  # columns of rows staged at a time
+_TILED = {
+    "forward": (1, "v"),
+    "queries": (2, "k"),
+    "keys": (2, "kv"),
+}  # role -> matrices of scores in shared memory, widths of what is summed
 _PRIVATE_WORDS = 1536  # about what an invocation of a software device keeps close by
 
 
@@ -106,14 +112,22 @@ class AttentionCall:
 
 @dataclass(frozen=True)
 class AttentionSchedule:
-    """Invocations a workgroup, rows an invocation holds, and how many of the others it meets at a time; ``together``, the
-    workgroup is one subgroup, whose invocations load the others' elements for all, each a different one.
+    """Invocations a workgroup, rows an invocation holds, and how many of the others it meets at a time.
+
+    ``together``: the workgroup is one subgroup, whose invocations load the others' elements for all, each a different
+    one. ``tiled``: a workgroup of 16 by 8 invocations stages a tile of 8 ``rows`` rows, and scores, in shared memory.
     """
 
     lanes: int
     rows: int
     step: int
     together: bool = False
+    tiled: bool = False
+
+
+def _depth(width: int) -> int:
+    """Rows of ``width`` that are staged at a time for weighted sums: a power of two, about 4 KiB."""
+    return 1 << min(4, max(1, 1024 // width).bit_length() - 1)
 
 
 @dataclass(frozen=True)
@@ -172,19 +186,34 @@ class AttentionSpec(KernelSpec):
         }[self.role]
         rows = max(1, min(4, _PRIVATE_WORDS // own))
         several, single = AttentionSchedule(8, rows, 8), AttentionSchedule(32, 1, 4)
+        tiles = self._tiles(target)
         if not target.software:
-            return (single, several)
+            return (*tiles, single, several)
         # Loads are made lane by lane there, also of one element for all lanes.
         width = target.subgroup_size
         together = (AttentionSchedule(width, rows, width // 2, True),) if width in (4, 8) else ()
-        return (*together, several, single)
+        return (*together, several, single, *tiles)
+
+    def _tiles(self, target: Target) -> tuple[AttentionSchedule, ...]:
+        """The largest tile that the device's shared memory and an invocation's registers have room for."""
+        if self.role not in _TILED:
+            return ()
+        matrices, width = _TILED[self.role]
+        for rows in (8, 4, 2, 1):
+            columns = sum(
+                -(-n // 16) for n, letter in ((self.key_width, "k"), (self.value_width, "v")) if letter in width
+            )
+            words = matrices * rows * 8 * 129 + STAGE * (rows * 8 + 130) + 2048 + rows * 8 * 20
+            if 4 * words <= target.shared_bytes and rows * columns <= 32:
+                return (AttentionSchedule(128, rows, 8, tiled=True),)
+        return ()
 
     def groups(self, sizes: tuple[int, ...], schedule: AttentionSchedule) -> Groups:
         batches, queries, keys, _ = sizes
         if self.role == "merge":
             return (group_count(batches * self.heads * queries * self.value_width, schedule.lanes), 1, 1)
         rows, heads = (keys, self.heads // self.group) if self.role == "keys" else (queries, self.heads)
-        tiles = -(-rows // (schedule.lanes * schedule.rows))
+        tiles = -(-rows // ((8 if schedule.tiled else schedule.lanes) * schedule.rows))
         if self.role == "split":
             tiles *= -(-keys // BLOCK)
         return (min(tiles, MAX_GROUPS), min(heads, MAX_GROUPS), min(batches, MAX_GROUPS))
@@ -235,6 +264,9 @@ class AttentionSpec(KernelSpec):
             "rows": schedule.rows,
             "step": schedule.step,
             "together": schedule.together,
+            "tile": 8 * schedule.rows if schedule.tiled else 0,
+            "stage": STAGE,
+            "depth_of": _depth,
             "heads": self.heads,
             "group": self.group,
             "key_width": self.key_width,
