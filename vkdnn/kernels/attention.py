@@ -46,11 +46,8 @@ RESULTS = {
     "pairs": ("dot", "g"),
 }
 STAGE = 8  # columns of rows staged at a time
-_TILED = {
-    "forward": (1, "v"),
-    "queries": (2, "k"),
-    "keys": (2, "kv"),
-}  # role -> matrices of scores in shared memory, widths of what is summed
+_TILED = {"forward": (1, "v", (2, 4, 1)), "queries": (2, "k", (4, 2, 1)), "keys": (2, "kv", (4, 2, 1))}
+"""Role -> matrices of scores in shared memory, widths of what is summed, rows an invocation holds, the best first."""
 _PRIVATE_WORDS = 1536  # about what an invocation of a software device keeps close by
 
 
@@ -195,18 +192,29 @@ class AttentionSpec(KernelSpec):
         return (*together, several, single, *tiles)
 
     def _tiles(self, target: Target) -> tuple[AttentionSchedule, ...]:
-        """The largest tile that the device's shared memory and an invocation's registers have room for."""
+        """The tiles that the device's shared memory and an invocation's registers have room for."""
         if self.role not in _TILED:
             return ()
-        matrices, width = _TILED[self.role]
-        for rows in (8, 4, 2, 1):
-            columns = sum(
-                -(-n // 16) for n, letter in ((self.key_width, "k"), (self.value_width, "v")) if letter in width
-            )
-            words = matrices * rows * 8 * 129 + STAGE * (rows * 8 + 130) + 2048 + rows * 8 * 20
-            if 4 * words <= target.shared_bytes and rows * columns <= 32:
-                return (AttentionSchedule(128, rows, 8, tiled=True),)
-        return ()
+        matrices, _, preferred = _TILED[self.role]
+        columns = sum(-(-width // 16) for width in self._summed)
+
+        def fits(rows: int) -> bool:
+            # Scores, what is staged for products and for sums, and a few words a row.
+            words = matrices * rows * 8 * 129 + STAGE * (rows * 8 + 130) + self._columns_stage + rows * 8 * 20 + 8
+            return 4 * words <= target.shared_bytes and rows * columns <= 64
+
+        return tuple(AttentionSchedule(128, rows, 8, tiled=True) for rows in preferred if fits(rows))
+
+    @property
+    def _summed(self) -> tuple[int, ...]:
+        """Widths of the rows that tiles sum up."""
+        letters = _TILED[self.role][1] if self.role in _TILED else ""
+        return tuple({"k": self.key_width, "v": self.value_width}[letter] for letter in letters)
+
+    @property
+    def _columns_stage(self) -> int:
+        """Words of the rows staged for weighted sums."""
+        return max((_depth(width) * width for width in self._summed), default=0)
 
     def groups(self, sizes: tuple[int, ...], schedule: AttentionSchedule) -> Groups:
         batches, queries, keys, _ = sizes
@@ -267,6 +275,7 @@ class AttentionSpec(KernelSpec):
             "tile": 8 * schedule.rows if schedule.tiled else 0,
             "stage": STAGE,
             "depth_of": _depth,
+            "columns_stage": self._columns_stage,
             "heads": self.heads,
             "group": self.group,
             "key_width": self.key_width,
