@@ -70,7 +70,7 @@ def test_every_case_runs(on_the_reference):
     assert [row["name"] for row in record["cases"] if "tokens_per_s" in row] == ["training step"]
     for row in record["cases"]:
         if row["name"].startswith("attention"):
-            assert row["peers"][0]["name"] == "vkdnn, unfused"
+            assert "vkdnn, unfused" in [peer["name"] for peer in row["peers"]]
             assert len(row["peers"]) == 2 or row["notes"] == ["no PyTorch SDPA: torch is not installed"]
     facts = {fact["name"]: fact for fact in record["facts"]}
     assert facts["importing"]["best_s"] > 0 and "Vulkan" in facts["replay"]["missing"]
