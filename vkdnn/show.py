@@ -103,6 +103,18 @@ def _suffix(order: str) -> Callable[..., Sequence[Array]]:
     return make
 
 
+def _attention(batch: int, tokens: int, heads: int, key: int, value: int) -> Sequence[Array]:
+    q, k = (argument(n, (batch, tokens, heads, key)) for n in ("q", "k"))
+    return [vk.attention(q, k, argument("v", (batch, tokens, heads, value)), causal=True)]
+
+
+def _attention_gradient(batch: int, tokens: int, heads: int, key: int, value: int) -> Sequence[Array]:
+    q, k = (argument(n, (batch, tokens, heads, key)) for n in ("q", "k"))
+    v, g = (argument(n, (batch, tokens, heads, value)) for n in ("v", "gradient"))
+    _, pull = vk.vjp(lambda *x: vk.attention(*x, causal=True), q, k, v)
+    return list(pull(g))
+
+
 def _scatter_add(rows: int, width: int, tokens: int) -> Sequence[Array]:
     index = argument("index", (tokens,), "int32")
     _, pull = vk.vjp(lambda table: vk.take(table, index), argument("table", (rows, width)))
@@ -127,7 +139,7 @@ def _row(op: Op) -> Callable[[Shape], Sequence[Array]]:
     dtype = {"i": "int32", "u": "uint32", "x": "int32", "b": "bool", "a": number, "n": number}
 
     def make(shape: Shape) -> Sequence[Array]:
-        names = ("condition", "a", "b") if op.types[0] == "b" and op.arity == 3 else ("a", "b", "c", "d")[: op.arity]
+        names = ("condition", "a", "b") if op.types[0] == "b" and op.arity == 3 else tuple("abcdef"[: op.arity])
         names = ("x",) if op.arity == 1 else names
         letters = op.types[: op.arity]
         operands = [argument(n, shape, dtype.get(t, "float32")).node for n, t in zip(names, letters, strict=True)]
@@ -175,6 +187,8 @@ _EXAMPLES = (
         lambda n, w, t: [vk.take(argument("table", (n, w)), argument("index", (t,), "int32"))],
     ),
     Example("scatter_add", "gradient of an embedding", _TABLE, (256, 128, 64), _scatter_add),
+    Example("attention", "vk.attention(q, k, v, causal=True)", _SCAN, _SCAN_SIZES, _attention),
+    Example("attention_gradient", "its gradients by q, k and v", _SCAN, _SCAN_SIZES, _attention_gradient),
     Example("scan_prefix_sequential", _PREFIX, _SCAN, _SCAN_SIZES, _prefix("sequential")),
     Example("scan_prefix_chunked", _PREFIX, _SCAN, _SCAN_SIZES, _prefix("chunked")),
     Example("scan_suffix_sequential", _SUFFIX, _SCAN, _SCAN_SIZES, _suffix("sequential")),

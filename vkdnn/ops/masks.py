@@ -35,7 +35,7 @@ def causal(shift: Any = 0) -> MaskMod:
 
     vk.attention(causal=True) takes the number of keys less that of queries: the last query sees the last key.
     """
-    return lambda b, h, q, k: k <= q + _of_sequence(shift, b)
+    return lambda b, h, q, k: k <= _moved(q, shift, b)
 
 
 def sliding_window(left: int | None, right: int | None, shift: Any = 0) -> MaskMod:
@@ -46,13 +46,12 @@ def sliding_window(left: int | None, right: int | None, shift: Any = 0) -> MaskM
     left, right = window_side("left", left), window_side("right", right)
 
     def mod(b: Array, h: Array, q: Array, k: Array) -> Any:
-        own = q + _of_sequence(shift, b)
-        seen: Any = True
-        if left is not None:
-            seen = k >= own - left
-        if right is not None:
-            seen = (k <= own + right) & seen
-        return seen
+        own = _moved(q, shift, b)
+        after = k >= own - left if left is not None else None
+        before = k <= (own + right if right else own) if right is not None else None
+        if after is None or before is None:
+            return True if before is after else (after if before is None else before)
+        return before & after
 
     return mod
 
@@ -130,7 +129,7 @@ def alibi(slopes: Any, shift: Any = 0) -> ScoreMod:
                 f"alibi_slopes: got shape {slopes.shape}, expected [{h.shape[1]}] or [{b.shape[0]}, {h.shape[1]}]"
             )
         slope = slopes.reshape(*(1,) * (2 - slopes.ndim), *slopes.shape, 1, 1)
-        return score - slope * abs_(q + _of_sequence(shift, b) - k).astype("float32")
+        return score - slope * abs_(_moved(q, shift, b) - k).astype("float32")
 
     return mod
 
@@ -141,6 +140,11 @@ def softcap(cap: float) -> ScoreMod:
     if isinstance(value, bool) or not LOWEST <= value <= HIGHEST:
         raise ArgumentError(f"softcap: got {short(cap)}, expected a positive number, normal and finite in float32")
     return lambda score, b, h, q, k: tanh(score / value) * value
+
+
+def _moved(q: Array, shift: Any, b: Array) -> Any:
+    """q + shift."""
+    return q if isinstance(shift, int) and not shift else q + _of_sequence(shift, b)
 
 
 def _of_sequence(value: Any, b: Array) -> Any:
