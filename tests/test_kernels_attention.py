@@ -24,7 +24,6 @@ from vkdnn.numerics.flush import exact
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
-SOFTWARE = Target(software=True, subgroup_size=8)  # for which there are most schedules
 EVERYTHING = Case("causal", "all", documents=True, sinks=True, dropout=0.3, lengths=(131, 150), group=3)
 # Plain bodies, for schedules that compile slowly.
 PLAIN = Case("causal", "bias of keys", sinks=True, lengths=(131, 150), group=3)
@@ -40,27 +39,28 @@ def traced(case):
     return [(s.spec, s.sizes) for s in steps if isinstance(s.spec, AttentionSpec)]
 
 
+def label(one):
+    """A schedule by what it is: tiled, together (a subgroup), or by the rows that an invocation has."""
+    return (
+        f"{one.rows} tiled" if one.tiled else "together" if one.together else "single" if one.step == 4 else "several"
+    )
+
+
+ORIGINAL = AttentionSpec.schedules
+
+
 def legal(spec, target):
-    """Every schedule that a target may take, whatever it prefers."""
+    """Every schedule that a target may take, whatever it prefers, by name."""
     other = dataclasses.replace(target, software=not target.software)
-    return sorted({*spec.schedules(target), *spec.schedules(other)}, key=repr)
+    return {label(one): one for t in (target, other) for one in ORIGINAL(spec, t)}
 
 
-def force(monkeypatch, index):
-    original = AttentionSpec.schedules
-
-    class Plain:
-        """The spec with its own schedules."""
-
-        def __init__(self, spec):
-            self.spec = spec
-
-        def schedules(self, target):
-            return original(self.spec, target)
+def force(monkeypatch, name="single"):
+    """Kernels that have no schedule of this name take the first of theirs; single ones compile fastest."""
 
     def only(self, target):
-        found = legal(Plain(self), target)
-        return (found[index % len(found)],)
+        found = legal(self, target)
+        return (found.get(name) or next(iter(found.values())),)
 
     monkeypatch.setattr(AttentionSpec, "schedules", only)
 
@@ -177,20 +177,39 @@ def test_attention_has_the_written_order():
 
 @pytest.mark.parametrize("case", [*SEEN, *SCORED[:-1]], ids=repr)
 def test_every_mask_alone(both, monkeypatch, case):
-    force(monkeypatch, 0)
+    force(monkeypatch)
     check(both, case)
 
 
 def test_all_that_can_be_combined(both, monkeypatch):
-    force(monkeypatch, 0)
+    force(monkeypatch)
     check(both, EVERYTHING)
 
 
-@pytest.mark.parametrize("index", range(max(len(legal(s, SOFTWARE)) for s, _ in traced(PLAIN))))
-@pytest.mark.parametrize("case", [PLAIN, PACKED], ids=["plain", "packed"])
-def test_every_schedule(both, monkeypatch, case, index):
-    force(monkeypatch, index)
+NAMES, TILES = ("single", "several", "together"), ("1 tiled", "2 tiled", "4 tiled")
+both_kinds = pytest.mark.parametrize("case", [PLAIN, PACKED], ids=["plain", "packed"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@both_kinds
+def test_every_schedule(both, monkeypatch, case, name):
+    force(monkeypatch, name)
     check(both, case)
+
+
+@pytest.mark.parametrize("name", TILES)
+@both_kinds
+def test_tiles(both, monkeypatch, case, name):
+    if "llvmpipe" in vk.device().name and (case, name) != (PLAIN, "1 tiled"):
+        pytest.skip("llvmpipe takes half a minute for these shaders; test_parity_swiftshader.py runs them")
+    force(monkeypatch, name)
+    check(both, case)
+
+
+def test_no_schedule_is_left_out():
+    target = Target(software=True, subgroup_size=8, max_invocations=1024, shared_bytes=49152)
+    found = set().union(*(legal(spec, target) for case in (PLAIN, PACKED) for spec, _ in traced(case)))
+    assert found == {*NAMES, *TILES}
 
 
 def test_a_covering_set_covers_every_pair():
@@ -205,7 +224,7 @@ def test_a_covering_set_covers_every_pair():
 
 @pytest.mark.parametrize("case", cases.pairwise()[5::13], ids=repr)
 def test_some_of_the_covering_set(both, monkeypatch, case):
-    force(monkeypatch, 0)
+    force(monkeypatch)
     check(both, case)
 
 
@@ -219,12 +238,12 @@ def test_every_call_of_the_covering_set_can_be_computed():
 
 @pytest.mark.parametrize(("key", "value"), [(256, 512), (129, 64)])
 def test_wide_heads(both, monkeypatch, key, value):
-    force(monkeypatch, 0)
+    force(monkeypatch)
     check(both, Case("causal", lengths=(3, 130), widths=(key, value), group=1))
 
 
 def test_infinities_nan_and_subnormals(both, monkeypatch):
-    force(monkeypatch, 0)
+    force(monkeypatch)
     rng = np.random.default_rng(1)
     q, k, v = (rng.standard_normal((1, 6, 2, 3)).astype(np.float32) for _ in range(3))
     q[0, 1], k[0, 2, 0], v[0, 3, 1] = np.inf, -np.inf, np.nan
@@ -241,7 +260,7 @@ def test_infinities_nan_and_subnormals(both, monkeypatch):
 
 def test_operands_may_be_views_of_every_kind(both, monkeypatch):
     """Reversed, strided, broadcast and permuted ones: negative, larger and zero strides; also of what is captured."""
-    force(monkeypatch, 0)
+    force(monkeypatch)
     rng = np.random.default_rng(2)
     shapes = ((2, 3, 4, 10), (2, 4, 7, 5), (7, 2, 3), (7, 8, 4), (3, 4))
     q, k, v, bias, sinks = (rng.standard_normal(s).astype(np.float32) for s in shapes)
@@ -262,10 +281,40 @@ def test_operands_may_be_views_of_every_kind(both, monkeypatch):
     both(run, q, k, v, bias, sinks)
 
 
+def test_one_array_may_be_everything(both, monkeypatch):
+    force(monkeypatch)
+    x = np.random.default_rng(3).standard_normal((2, 7, 2, 7)).astype(np.float32)
+
+    def attend(x):
+        table, bias = x.reshape(-1), x[:, :, 0].reshape(2, 1, 7, 7)
+        return vk.attention(x, x, x, causal=True, score_mod=lambda s, b, h, q, k: s * bias + vk.take(table, q))
+
+    both(vk.grad(lambda x: vk.sum(attend(x) * x)), x)
+
+
+def test_bounds_in_arrays_are_clamped_on_the_device(both, monkeypatch):
+    """Also gradients for all pairs of sequences whose lengths are not known before."""
+    force(monkeypatch)
+    x = Case("none", "bias of keys", layout="THD", lengths=(69, 106), batches=2).values()
+    arrays = [x["q"], x["k"], x["v"], np.resize(x["bias"], (3, 1, 1, len(x["k"])))]
+    bounds = [np.array(b, np.int32) for b in ([-5, 70, 30, 1000], [9, -1, 2000, 4])]
+
+    def run(*arrays):
+        *operands, cu_q, cu_k = arrays
+
+        def attend(q, k, v, bias):
+            return vk.attention(q, k, v, bias=bias, causal=True, layout="THD", cu_seqlens_q=cu_q, cu_seqlens_k=cu_k)
+
+        result, pull = vk.vjp(attend, *operands)
+        return [result, *pull(vk.ones(result.shape))]
+
+    assert all(np.isfinite(x).all() for x in both(run, *arrays, *bounds))
+
+
 @pytest.mark.parametrize("argument", [0, 1, 2])
 def test_one_gradient_alone(both, monkeypatch, argument):
     """The gradients of keys and of values are one kernel, which then writes one of them."""
-    force(monkeypatch, 0)
+    force(monkeypatch)
     x = Case("causal", lengths=(3, 130)).values()
     (slope,) = both(vk.grad(lambda *x: vk.sum(vk.attention(*x, causal=True)), argument), x["q"], x["k"], x["v"])
     assert slope.shape == x["qkv"[argument]].shape and slope.any()
@@ -274,13 +323,15 @@ def test_one_gradient_alone(both, monkeypatch, argument):
 # ---- few queries of many keys
 
 
-def test_attention_spread_over_blocks_has_the_same_bits(both, monkeypatch):
-    spread = check(both, LONG)
-    assert {s.role for s, _ in traced(LONG)} >= {"split", "merge"}
+@pytest.mark.parametrize("case", [LONG, Case("causal window", lengths=(2, 1100))], ids=["long", "window"])
+def test_attention_spread_over_blocks_has_the_same_bits(both, monkeypatch, case):
+    force(monkeypatch)
+    spread = check(both, case)
+    assert {s.role for s, _ in traced(case)} >= {"split", "merge"}
     monkeypatch.setattr(fusion, "SPLIT_KEYS", 1 << 30)
-    assert "split" not in {s.role for s, _ in traced(LONG)}
+    assert "split" not in {s.role for s, _ in traced(case)}
     with vk.device("cpu"):
-        plain = [r.numpy() for r in LONG.run()(*map(vk.array, LONG.values().values()))]
+        plain = [r.numpy() for r in case.run()(*map(vk.array, case.values().values()))]
     assert all(bits_equal(a, b).all() for a, b in zip(spread, plain, strict=True))
 
 

@@ -189,11 +189,9 @@ for (uint block = key_begin / 128u * 128u; block < key_end; block += 128u) {
                                 int t6 = int(j);
                                 int t7 = int(i);
                                 int t9 = (t7 + 4);
-                                int t11 = (t9 + 0);
-                                bool t12 = (t6 <= t11);
-                                bool t14 = (t12 && true);
-                                bool t15 = (t5 && t14);
-                                live = live && t15;
+                                bool t10 = (t6 <= t9);
+                                bool t11 = (t5 && t10);
+                                live = live && t11;
                             }
                             any = any || live;
                         }
@@ -230,11 +228,9 @@ if (any) {
                             int t6 = int(j);
                             int t7 = int(i);
                             int t9 = (t7 + 4);
-                            int t11 = (t9 + 0);
-                            bool t12 = (t6 <= t11);
-                            bool t14 = (t12 && true);
-                            bool t15 = (t5 && t14);
-                            live = live && t15;
+                            bool t10 = (t6 <= t9);
+                            bool t11 = (t5 && t10);
+                            live = live && t11;
                         }
 float dot = s0[e];
                         uint i = own0, j = min(block + e, length_k - 1u);

@@ -128,11 +128,9 @@ if (block + 128u <= query_begin || block >= query_end) continue;
                                 int t6 = int(j);
                                 int t7 = int(i);
                                 int t9 = (t7 + 4);
-                                int t11 = (t9 + 0);
-                                bool t12 = (t6 <= t11);
-                                bool t14 = (t12 && true);
-                                bool t15 = (t5 && t14);
-                                live = live && t15;
+                                bool t10 = (t6 <= t9);
+                                bool t11 = (t5 && t10);
+                                live = live && t11;
                             }
                             any = any || live;
                         }
@@ -188,11 +186,9 @@ if (any) {
                             int t6 = int(j);
                             int t7 = int(i);
                             int t9 = (t7 + 4);
-                            int t11 = (t9 + 0);
-                            bool t12 = (t6 <= t11);
-                            bool t14 = (t12 && true);
-                            bool t15 = (t5 && t14);
-                            live = live && t15;
+                            bool t10 = (t6 <= t9);
+                            bool t11 = (t5 && t10);
+                            live = live && t11;
                         }
                         float dot = a0[e], dp = b0[e], dropped = ZERO, code = -1.0;
                         bool keep = true;
@@ -204,8 +200,8 @@ if (any) {
                         live = live && !is_equal(s, none);
                         float p = mul(exp_(sub(s, peak)), inverse);
                         float g = mul(p, sub(dp, delta));
-                        float t17 = mul(g, 0.2236068);
-                        a0[e] = t17;
+                        float t13 = mul(g, 0.2236068);
+                        a0[e] = t13;
                         b0[e] = live ? p : code;
                         whole = whole && live && keep;
 some_k0 = some_k0 || live;

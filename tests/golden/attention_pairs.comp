@@ -158,11 +158,9 @@ for (uint block = 0u; block < keys; block += 128u) {
                             int t6 = int(j);
                             int t7 = int(i);
                             int t9 = (t7 + 4);
-                            int t11 = (t9 + 0);
-                            bool t12 = (t6 <= t11);
-                            bool t14 = (t12 && true);
-                            bool t15 = (t5 && t14);
-                            live = live && t15;
+                            bool t10 = (t6 <= t9);
+                            bool t11 = (t5 && t10);
+                            live = live && t11;
                         }
                         float dot = a0[e], dp = b0[e], dropped = ZERO, code = -1.0;
                         bool keep = true;
@@ -174,8 +172,8 @@ for (uint block = 0u; block < keys; block += 128u) {
                         live = live && !is_equal(s, none);
                         float p = mul(exp_(sub(s, peak)), inverse);
                         float g = mul(p, sub(dp, delta));
-                        float t17 = mul(g, 0.2236068);
-                        a0[e] = t17;
+                        float t13 = mul(g, 0.2236068);
+                        a0[e] = t13;
                         b0[e] = live ? p : code;
                         whole = whole && live && keep;
 live = live && block + e < key_end && asked0 < length_q;
