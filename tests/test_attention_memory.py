@@ -1,8 +1,10 @@
 """vk.attention needs memory linear in the number of tokens: planned here, never run. docs/performance.md has a run."""
 
+import numpy as np
 import pytest
 
 import vkdnn as vk
+from vkdnn.errors import ShapeError
 
 WIDTH = 64
 LENGTHS = (8192, 16_384, 32_768)
@@ -72,3 +74,16 @@ def test_a_captured_bias_takes_memory_for_all_pairs_in_the_backward_pass():
         return vk.grad(lambda b: vk.sum(vk.attention(q, k, v, bias=b) * g))(bias)
 
     assert planned_bytes(biased, 4, 512) > 2 * 4 * 512 * 512
+
+
+def test_more_pairs_than_an_array_can_hold():
+    """B H Tq Tk of 2**32 with constant slopes, whose gradient nobody asks for; asked for, it is refused."""
+    q = np.broadcast_to(np.float32(0), (4, 8192, 16, 1))
+
+    def loss(slopes, q):
+        return vk.sum(vk.attention(q, q, q, causal=True, alibi_slopes=slopes))
+
+    slopes = np.ones(16, np.float32)
+    assert vk.jit(vk.grad(lambda q: loss(slopes, q))).program(q).peak_words < 2**26
+    with pytest.raises(ShapeError, match="attention: 4294967296 pairs"):
+        vk.jit(vk.grad(loss)).program(slopes, q)

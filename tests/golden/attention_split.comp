@@ -148,8 +148,8 @@ float log_(float x) {
 }
 
 #extension GL_EXT_control_flow_attributes : require
-// Every block of 128 keys by itself, for few queries of many keys: of each query and block the maximum of the scores, the sum
-// of the weights and the weighted sum of values. attention_merge makes them one.
+// Every block of 128 keys by itself, for few queries of many keys: an invocation has one query and one block, and gives the
+// maximum of the scores, the sum of the weights and the weighted sum of values. attention_merge makes them one.
 void main() {
     float none = uintBitsToFloat(0xff800000u), dead = ZERO;
     for (uint b = gl_WorkGroupID.z; b < batches; b += gl_NumWorkGroups.z)
@@ -160,14 +160,14 @@ void main() {
         uint length_q = queries;
         uint length_k = keys;
         int t4 = in3[base_in3];
-        uint blocks = (keys + 127u) / 128u, tiles = (queries + 31u) / 32u;
-        for (uint item = gl_WorkGroupID.x; item < tiles * blocks; item += gl_NumWorkGroups.x) {
-            uint block = item % blocks * 128u, tile = item / blocks;
-            uint first_row = tile * 32u, last_row = min(first_row + 31u, length_q - 1u);
+        uint blocks = (keys + 127u) / 128u, items = length_q * blocks;
+        for (uint base = gl_WorkGroupID.x * 32u; base < items; base += gl_NumWorkGroups.x * 32u) {
+            // Spare invocations compute the last item again and store nothing.
+            uint item = base + gl_LocalInvocationID.x, own0 = min(item, items - 1u) / blocks;
+            uint block = min(item, items - 1u) % blocks * 128u, first_row = own0, last_row = own0;
             uint key_begin = 0u, key_end = length_k;
-            uint asked0 = first_row + 0u + gl_LocalInvocationID.x;
-            uint own0 = min(asked0, length_q - 1u);
-uint blocks_at = ((b * 4u + h) * queries) * blocks + block / 128u;
+uint at = (b * 4u + h) * items + item;
+            float last_peak = none, last_sum = dead;
             if (block < key_end && block + 128u > key_begin) {
                 float q0[64];
                 {
@@ -175,9 +175,9 @@ uint blocks_at = ((b * 4u + h) * queries) * blocks + block / 128u;
                     [[dont_unroll]] for (uint c = 0u; c < 64u; ++c) q0[c] = in0[at + c * 1u];
                 }
                 float s0[128];
-                [[dont_unroll]] for (uint first = 0u; first < 128u; first += 4u) {
+                [[dont_unroll]] for (uint first = 0u; first < 128u; first += 8u) {
                     bool any = false;
-                    [[dont_unroll]] for (uint e = first; e < first + 4u; ++e) {
+                    [[dont_unroll]] for (uint e = first; e < first + 8u; ++e) {
                         {
                             bool live = block + e < length_k;
                             {
@@ -194,19 +194,27 @@ if (any) {
                         uint k_at1 = base_in1 + key_head * 64u + (start_k + min(block + first + 1u, length_k - 1u)) * 128u;
                         uint k_at2 = base_in1 + key_head * 64u + (start_k + min(block + first + 2u, length_k - 1u)) * 128u;
                         uint k_at3 = base_in1 + key_head * 64u + (start_k + min(block + first + 3u, length_k - 1u)) * 128u;
+                        uint k_at4 = base_in1 + key_head * 64u + (start_k + min(block + first + 4u, length_k - 1u)) * 128u;
+                        uint k_at5 = base_in1 + key_head * 64u + (start_k + min(block + first + 5u, length_k - 1u)) * 128u;
+                        uint k_at6 = base_in1 + key_head * 64u + (start_k + min(block + first + 6u, length_k - 1u)) * 128u;
+                        uint k_at7 = base_in1 + key_head * 64u + (start_k + min(block + first + 7u, length_k - 1u)) * 128u;
                         {
-                            float d0_0 = ZERO, d0_1 = ZERO, d0_2 = ZERO, d0_3 = ZERO;
+                            float d0_0 = ZERO, d0_1 = ZERO, d0_2 = ZERO, d0_3 = ZERO, d0_4 = ZERO, d0_5 = ZERO, d0_6 = ZERO, d0_7 = ZERO;
                             [[dont_unroll]] for (uint c = 0u; c < 64u; c += 1u) {
                                 {
-                                    float x0 = in1[k_at0 + c * 1u], x1 = in1[k_at1 + c * 1u], x2 = in1[k_at2 + c * 1u], x3 = in1[k_at3 + c * 1u];
+                                    float x0 = in1[k_at0 + c * 1u], x1 = in1[k_at1 + c * 1u], x2 = in1[k_at2 + c * 1u], x3 = in1[k_at3 + c * 1u], x4 = in1[k_at4 + c * 1u], x5 = in1[k_at5 + c * 1u], x6 = in1[k_at6 + c * 1u], x7 = in1[k_at7 + c * 1u];
                                     float y0 = q0[c];
                                     d0_0 = add(d0_0, mul(y0, x0));
                                     d0_1 = add(d0_1, mul(y0, x1));
                                     d0_2 = add(d0_2, mul(y0, x2));
                                     d0_3 = add(d0_3, mul(y0, x3));
+                                    d0_4 = add(d0_4, mul(y0, x4));
+                                    d0_5 = add(d0_5, mul(y0, x5));
+                                    d0_6 = add(d0_6, mul(y0, x6));
+                                    d0_7 = add(d0_7, mul(y0, x7));
                                 }
                             }
-                            s0[first + 0u] = d0_0; s0[first + 1u] = d0_1; s0[first + 2u] = d0_2; s0[first + 3u] = d0_3; 
+                            s0[first + 0u] = d0_0; s0[first + 1u] = d0_1; s0[first + 2u] = d0_2; s0[first + 3u] = d0_3; s0[first + 4u] = d0_4; s0[first + 5u] = d0_5; s0[first + 6u] = d0_6; s0[first + 7u] = d0_7; 
                         }
 }
                 }
@@ -251,96 +259,134 @@ float s = t2;
                 [[dont_unroll]] for (uint c = 0u; c < 64u; c += 4u) {
                     float sum0_0 = ZERO, sum0_1 = ZERO, sum0_2 = ZERO, sum0_3 = ZERO;
                     if (whole) {
-                        [[dont_unroll]] for (uint first = 0u; first < 128u; first += 4u) {
+                        [[dont_unroll]] for (uint first = 0u; first < 128u; first += 8u) {
                             uint v_at0 = base_in2 + key_head * 64u + (start_k + min(block + first + 0u, length_k - 1u)) * 128u;
                             uint v_at1 = base_in2 + key_head * 64u + (start_k + min(block + first + 1u, length_k - 1u)) * 128u;
                             uint v_at2 = base_in2 + key_head * 64u + (start_k + min(block + first + 2u, length_k - 1u)) * 128u;
                             uint v_at3 = base_in2 + key_head * 64u + (start_k + min(block + first + 3u, length_k - 1u)) * 128u;
-                            float w0_0 = s0[first + 0u], w0_1 = s0[first + 1u], w0_2 = s0[first + 2u], w0_3 = s0[first + 3u];
+                            uint v_at4 = base_in2 + key_head * 64u + (start_k + min(block + first + 4u, length_k - 1u)) * 128u;
+                            uint v_at5 = base_in2 + key_head * 64u + (start_k + min(block + first + 5u, length_k - 1u)) * 128u;
+                            uint v_at6 = base_in2 + key_head * 64u + (start_k + min(block + first + 6u, length_k - 1u)) * 128u;
+                            uint v_at7 = base_in2 + key_head * 64u + (start_k + min(block + first + 7u, length_k - 1u)) * 128u;
+                            float w0_0 = s0[first + 0u], w0_1 = s0[first + 1u], w0_2 = s0[first + 2u], w0_3 = s0[first + 3u], w0_4 = s0[first + 4u], w0_5 = s0[first + 5u], w0_6 = s0[first + 6u], w0_7 = s0[first + 7u];
                             {
-                                float x0 = in2[v_at0 + (c + 0u) * 1u], x1 = in2[v_at1 + (c + 0u) * 1u], x2 = in2[v_at2 + (c + 0u) * 1u], x3 = in2[v_at3 + (c + 0u) * 1u];
+                                float x0 = in2[v_at0 + (c + 0u) * 1u], x1 = in2[v_at1 + (c + 0u) * 1u], x2 = in2[v_at2 + (c + 0u) * 1u], x3 = in2[v_at3 + (c + 0u) * 1u], x4 = in2[v_at4 + (c + 0u) * 1u], x5 = in2[v_at5 + (c + 0u) * 1u], x6 = in2[v_at6 + (c + 0u) * 1u], x7 = in2[v_at7 + (c + 0u) * 1u];
                                 sum0_0 = add(sum0_0, mul(w0_0, x0));
                                 sum0_0 = add(sum0_0, mul(w0_1, x1));
                                 sum0_0 = add(sum0_0, mul(w0_2, x2));
                                 sum0_0 = add(sum0_0, mul(w0_3, x3));
+                                sum0_0 = add(sum0_0, mul(w0_4, x4));
+                                sum0_0 = add(sum0_0, mul(w0_5, x5));
+                                sum0_0 = add(sum0_0, mul(w0_6, x6));
+                                sum0_0 = add(sum0_0, mul(w0_7, x7));
                             }
                             {
-                                float x0 = in2[v_at0 + (c + 1u) * 1u], x1 = in2[v_at1 + (c + 1u) * 1u], x2 = in2[v_at2 + (c + 1u) * 1u], x3 = in2[v_at3 + (c + 1u) * 1u];
+                                float x0 = in2[v_at0 + (c + 1u) * 1u], x1 = in2[v_at1 + (c + 1u) * 1u], x2 = in2[v_at2 + (c + 1u) * 1u], x3 = in2[v_at3 + (c + 1u) * 1u], x4 = in2[v_at4 + (c + 1u) * 1u], x5 = in2[v_at5 + (c + 1u) * 1u], x6 = in2[v_at6 + (c + 1u) * 1u], x7 = in2[v_at7 + (c + 1u) * 1u];
                                 sum0_1 = add(sum0_1, mul(w0_0, x0));
                                 sum0_1 = add(sum0_1, mul(w0_1, x1));
                                 sum0_1 = add(sum0_1, mul(w0_2, x2));
                                 sum0_1 = add(sum0_1, mul(w0_3, x3));
+                                sum0_1 = add(sum0_1, mul(w0_4, x4));
+                                sum0_1 = add(sum0_1, mul(w0_5, x5));
+                                sum0_1 = add(sum0_1, mul(w0_6, x6));
+                                sum0_1 = add(sum0_1, mul(w0_7, x7));
                             }
                             {
-                                float x0 = in2[v_at0 + (c + 2u) * 1u], x1 = in2[v_at1 + (c + 2u) * 1u], x2 = in2[v_at2 + (c + 2u) * 1u], x3 = in2[v_at3 + (c + 2u) * 1u];
+                                float x0 = in2[v_at0 + (c + 2u) * 1u], x1 = in2[v_at1 + (c + 2u) * 1u], x2 = in2[v_at2 + (c + 2u) * 1u], x3 = in2[v_at3 + (c + 2u) * 1u], x4 = in2[v_at4 + (c + 2u) * 1u], x5 = in2[v_at5 + (c + 2u) * 1u], x6 = in2[v_at6 + (c + 2u) * 1u], x7 = in2[v_at7 + (c + 2u) * 1u];
                                 sum0_2 = add(sum0_2, mul(w0_0, x0));
                                 sum0_2 = add(sum0_2, mul(w0_1, x1));
                                 sum0_2 = add(sum0_2, mul(w0_2, x2));
                                 sum0_2 = add(sum0_2, mul(w0_3, x3));
+                                sum0_2 = add(sum0_2, mul(w0_4, x4));
+                                sum0_2 = add(sum0_2, mul(w0_5, x5));
+                                sum0_2 = add(sum0_2, mul(w0_6, x6));
+                                sum0_2 = add(sum0_2, mul(w0_7, x7));
                             }
                             {
-                                float x0 = in2[v_at0 + (c + 3u) * 1u], x1 = in2[v_at1 + (c + 3u) * 1u], x2 = in2[v_at2 + (c + 3u) * 1u], x3 = in2[v_at3 + (c + 3u) * 1u];
+                                float x0 = in2[v_at0 + (c + 3u) * 1u], x1 = in2[v_at1 + (c + 3u) * 1u], x2 = in2[v_at2 + (c + 3u) * 1u], x3 = in2[v_at3 + (c + 3u) * 1u], x4 = in2[v_at4 + (c + 3u) * 1u], x5 = in2[v_at5 + (c + 3u) * 1u], x6 = in2[v_at6 + (c + 3u) * 1u], x7 = in2[v_at7 + (c + 3u) * 1u];
                                 sum0_3 = add(sum0_3, mul(w0_0, x0));
                                 sum0_3 = add(sum0_3, mul(w0_1, x1));
                                 sum0_3 = add(sum0_3, mul(w0_2, x2));
                                 sum0_3 = add(sum0_3, mul(w0_3, x3));
+                                sum0_3 = add(sum0_3, mul(w0_4, x4));
+                                sum0_3 = add(sum0_3, mul(w0_5, x5));
+                                sum0_3 = add(sum0_3, mul(w0_6, x6));
+                                sum0_3 = add(sum0_3, mul(w0_7, x7));
                             }
                         }
                     } else {
-                        [[dont_unroll]] for (uint first = 0u; first < 128u; first += 4u) {
+                        [[dont_unroll]] for (uint first = 0u; first < 128u; first += 8u) {
                             uint v_at0 = base_in2 + key_head * 64u + (start_k + min(block + first + 0u, length_k - 1u)) * 128u;
                             uint v_at1 = base_in2 + key_head * 64u + (start_k + min(block + first + 1u, length_k - 1u)) * 128u;
                             uint v_at2 = base_in2 + key_head * 64u + (start_k + min(block + first + 2u, length_k - 1u)) * 128u;
                             uint v_at3 = base_in2 + key_head * 64u + (start_k + min(block + first + 3u, length_k - 1u)) * 128u;
-                            float w0_0 = s0[first + 0u], w0_1 = s0[first + 1u], w0_2 = s0[first + 2u], w0_3 = s0[first + 3u];
-                            bool live0_0 = !is_less(s0[first + 0u], dead), live0_1 = !is_less(s0[first + 1u], dead), live0_2 = !is_less(s0[first + 2u], dead), live0_3 = !is_less(s0[first + 3u], dead);
-                            if (live0_0 || live0_1 || live0_2 || live0_3) {
+                            uint v_at4 = base_in2 + key_head * 64u + (start_k + min(block + first + 4u, length_k - 1u)) * 128u;
+                            uint v_at5 = base_in2 + key_head * 64u + (start_k + min(block + first + 5u, length_k - 1u)) * 128u;
+                            uint v_at6 = base_in2 + key_head * 64u + (start_k + min(block + first + 6u, length_k - 1u)) * 128u;
+                            uint v_at7 = base_in2 + key_head * 64u + (start_k + min(block + first + 7u, length_k - 1u)) * 128u;
+                            float w0_0 = s0[first + 0u], w0_1 = s0[first + 1u], w0_2 = s0[first + 2u], w0_3 = s0[first + 3u], w0_4 = s0[first + 4u], w0_5 = s0[first + 5u], w0_6 = s0[first + 6u], w0_7 = s0[first + 7u];
+                            bool live0_0 = !is_less(s0[first + 0u], dead), live0_1 = !is_less(s0[first + 1u], dead), live0_2 = !is_less(s0[first + 2u], dead), live0_3 = !is_less(s0[first + 3u], dead), live0_4 = !is_less(s0[first + 4u], dead), live0_5 = !is_less(s0[first + 5u], dead), live0_6 = !is_less(s0[first + 6u], dead), live0_7 = !is_less(s0[first + 7u], dead);
+                            if (live0_0 || live0_1 || live0_2 || live0_3 || live0_4 || live0_5 || live0_6 || live0_7) {
                             {
-                                float x0 = in2[v_at0 + (c + 0u) * 1u], x1 = in2[v_at1 + (c + 0u) * 1u], x2 = in2[v_at2 + (c + 0u) * 1u], x3 = in2[v_at3 + (c + 0u) * 1u];
+                                float x0 = in2[v_at0 + (c + 0u) * 1u], x1 = in2[v_at1 + (c + 0u) * 1u], x2 = in2[v_at2 + (c + 0u) * 1u], x3 = in2[v_at3 + (c + 0u) * 1u], x4 = in2[v_at4 + (c + 0u) * 1u], x5 = in2[v_at5 + (c + 0u) * 1u], x6 = in2[v_at6 + (c + 0u) * 1u], x7 = in2[v_at7 + (c + 0u) * 1u];
                                 { float more = add(sum0_0, mul(w0_0, x0)); sum0_0 = live0_0 ? more : sum0_0; }
                                 { float more = add(sum0_0, mul(w0_1, x1)); sum0_0 = live0_1 ? more : sum0_0; }
                                 { float more = add(sum0_0, mul(w0_2, x2)); sum0_0 = live0_2 ? more : sum0_0; }
                                 { float more = add(sum0_0, mul(w0_3, x3)); sum0_0 = live0_3 ? more : sum0_0; }
+                                { float more = add(sum0_0, mul(w0_4, x4)); sum0_0 = live0_4 ? more : sum0_0; }
+                                { float more = add(sum0_0, mul(w0_5, x5)); sum0_0 = live0_5 ? more : sum0_0; }
+                                { float more = add(sum0_0, mul(w0_6, x6)); sum0_0 = live0_6 ? more : sum0_0; }
+                                { float more = add(sum0_0, mul(w0_7, x7)); sum0_0 = live0_7 ? more : sum0_0; }
                             }
                             {
-                                float x0 = in2[v_at0 + (c + 1u) * 1u], x1 = in2[v_at1 + (c + 1u) * 1u], x2 = in2[v_at2 + (c + 1u) * 1u], x3 = in2[v_at3 + (c + 1u) * 1u];
+                                float x0 = in2[v_at0 + (c + 1u) * 1u], x1 = in2[v_at1 + (c + 1u) * 1u], x2 = in2[v_at2 + (c + 1u) * 1u], x3 = in2[v_at3 + (c + 1u) * 1u], x4 = in2[v_at4 + (c + 1u) * 1u], x5 = in2[v_at5 + (c + 1u) * 1u], x6 = in2[v_at6 + (c + 1u) * 1u], x7 = in2[v_at7 + (c + 1u) * 1u];
                                 { float more = add(sum0_1, mul(w0_0, x0)); sum0_1 = live0_0 ? more : sum0_1; }
                                 { float more = add(sum0_1, mul(w0_1, x1)); sum0_1 = live0_1 ? more : sum0_1; }
                                 { float more = add(sum0_1, mul(w0_2, x2)); sum0_1 = live0_2 ? more : sum0_1; }
                                 { float more = add(sum0_1, mul(w0_3, x3)); sum0_1 = live0_3 ? more : sum0_1; }
+                                { float more = add(sum0_1, mul(w0_4, x4)); sum0_1 = live0_4 ? more : sum0_1; }
+                                { float more = add(sum0_1, mul(w0_5, x5)); sum0_1 = live0_5 ? more : sum0_1; }
+                                { float more = add(sum0_1, mul(w0_6, x6)); sum0_1 = live0_6 ? more : sum0_1; }
+                                { float more = add(sum0_1, mul(w0_7, x7)); sum0_1 = live0_7 ? more : sum0_1; }
                             }
                             {
-                                float x0 = in2[v_at0 + (c + 2u) * 1u], x1 = in2[v_at1 + (c + 2u) * 1u], x2 = in2[v_at2 + (c + 2u) * 1u], x3 = in2[v_at3 + (c + 2u) * 1u];
+                                float x0 = in2[v_at0 + (c + 2u) * 1u], x1 = in2[v_at1 + (c + 2u) * 1u], x2 = in2[v_at2 + (c + 2u) * 1u], x3 = in2[v_at3 + (c + 2u) * 1u], x4 = in2[v_at4 + (c + 2u) * 1u], x5 = in2[v_at5 + (c + 2u) * 1u], x6 = in2[v_at6 + (c + 2u) * 1u], x7 = in2[v_at7 + (c + 2u) * 1u];
                                 { float more = add(sum0_2, mul(w0_0, x0)); sum0_2 = live0_0 ? more : sum0_2; }
                                 { float more = add(sum0_2, mul(w0_1, x1)); sum0_2 = live0_1 ? more : sum0_2; }
                                 { float more = add(sum0_2, mul(w0_2, x2)); sum0_2 = live0_2 ? more : sum0_2; }
                                 { float more = add(sum0_2, mul(w0_3, x3)); sum0_2 = live0_3 ? more : sum0_2; }
+                                { float more = add(sum0_2, mul(w0_4, x4)); sum0_2 = live0_4 ? more : sum0_2; }
+                                { float more = add(sum0_2, mul(w0_5, x5)); sum0_2 = live0_5 ? more : sum0_2; }
+                                { float more = add(sum0_2, mul(w0_6, x6)); sum0_2 = live0_6 ? more : sum0_2; }
+                                { float more = add(sum0_2, mul(w0_7, x7)); sum0_2 = live0_7 ? more : sum0_2; }
                             }
                             {
-                                float x0 = in2[v_at0 + (c + 3u) * 1u], x1 = in2[v_at1 + (c + 3u) * 1u], x2 = in2[v_at2 + (c + 3u) * 1u], x3 = in2[v_at3 + (c + 3u) * 1u];
+                                float x0 = in2[v_at0 + (c + 3u) * 1u], x1 = in2[v_at1 + (c + 3u) * 1u], x2 = in2[v_at2 + (c + 3u) * 1u], x3 = in2[v_at3 + (c + 3u) * 1u], x4 = in2[v_at4 + (c + 3u) * 1u], x5 = in2[v_at5 + (c + 3u) * 1u], x6 = in2[v_at6 + (c + 3u) * 1u], x7 = in2[v_at7 + (c + 3u) * 1u];
                                 { float more = add(sum0_3, mul(w0_0, x0)); sum0_3 = live0_0 ? more : sum0_3; }
                                 { float more = add(sum0_3, mul(w0_1, x1)); sum0_3 = live0_1 ? more : sum0_3; }
                                 { float more = add(sum0_3, mul(w0_2, x2)); sum0_3 = live0_2 ? more : sum0_3; }
                                 { float more = add(sum0_3, mul(w0_3, x3)); sum0_3 = live0_3 ? more : sum0_3; }
+                                { float more = add(sum0_3, mul(w0_4, x4)); sum0_3 = live0_4 ? more : sum0_3; }
+                                { float more = add(sum0_3, mul(w0_5, x5)); sum0_3 = live0_5 ? more : sum0_3; }
+                                { float more = add(sum0_3, mul(w0_6, x6)); sum0_3 = live0_6 ? more : sum0_3; }
+                                { float more = add(sum0_3, mul(w0_7, x7)); sum0_3 = live0_7 ? more : sum0_3; }
                             }
                             }
                         }
                     }
-                    if (asked0 < length_q) out2[base_out2 + (blocks_at + own0 * blocks) * 64u + c + 0u] = sum0_0;
-                    if (asked0 < length_q) out2[base_out2 + (blocks_at + own0 * blocks) * 64u + c + 1u] = sum0_1;
-                    if (asked0 < length_q) out2[base_out2 + (blocks_at + own0 * blocks) * 64u + c + 2u] = sum0_2;
-                    if (asked0 < length_q) out2[base_out2 + (blocks_at + own0 * blocks) * 64u + c + 3u] = sum0_3;
+                    if (item < items) out2[base_out2 + at * 64u + c + 0u] = sum0_0;
+                    if (item < items) out2[base_out2 + at * 64u + c + 1u] = sum0_1;
+                    if (item < items) out2[base_out2 + at * 64u + c + 2u] = sum0_2;
+                    if (item < items) out2[base_out2 + at * 64u + c + 3u] = sum0_3;
                 }
-                if (asked0 < length_q) {
-                    out0[base_out0 + blocks_at + own0 * blocks] = peak0;
-                    out1[base_out1 + blocks_at + own0 * blocks] = sum0;
-                }
-            } else {  // no key that these queries could see
-                if (asked0 < length_q) {
-                    out0[base_out0 + blocks_at + own0 * blocks] = none;
-                    out1[base_out1 + blocks_at + own0 * blocks] = dead;
-                    [[dont_unroll]] for (uint c = 0u; c < 64u; ++c) out2[base_out2 + (blocks_at + own0 * blocks) * 64u + c] = dead;
-                }
+                last_peak = peak0;
+                last_sum = sum0;
+            } else if (item < items) {  // no key that the query could see
+                [[dont_unroll]] for (uint c = 0u; c < 64u; ++c) out2[base_out2 + at * 64u + c] = dead;
+            }
+            if (item < items) {
+                out0[base_out0 + at] = last_peak;
+                out1[base_out1 + at] = last_sum;
             }
         }
     }

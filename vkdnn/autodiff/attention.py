@@ -5,13 +5,14 @@ It must give nothing to pairs that were not seen, and add in the order written i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from vkdnn.dtypes import float32
-from vkdnn.errors import VkdnnError
+from vkdnn.errors import ShapeError, VkdnnError
 from vkdnn.ir import build
-from vkdnn.ir.node import Node, make
+from vkdnn.ir.node import MAX_ELEMENTS, Node, make, never_arrays
 from vkdnn.ir.rewrite import placeholder, substitute
 from vkdnn.kernels.attention import FAMILY, LSE, OUT, PEAK, WEIGHT, AttentionCall
 from vkdnn.kernels.scan_dot import row_dot
@@ -19,8 +20,13 @@ from vkdnn.kernels.scan_dot import row_dot
 Pullback = Callable[[Sequence[Node], Sequence[Node], Sequence[Node]], "list[Node | None]"]
 
 
-def attention_rule(call: Node, gradients: dict[int, Node], pullback: Pullback) -> Sequence[Node | None]:
-    """Gradients of all arguments of a forward call; ``pullback`` is that of vkdnn.autodiff.vjp."""
+def attention_rule(
+    call: Node, gradients: dict[int, Node], wanted: Sequence[bool], pullback: Pullback
+) -> Sequence[Node | None]:
+    """Gradients of the arguments of a forward call, as far as ``wanted``; ``pullback`` is that of vkdnn.autodiff.vjp.
+
+    Raises ShapeError where what mods capture wants a gradient and there are too many pairs for it.
+    """
     forward: AttentionCall = call.attrs[1]
     if forward.role != "forward":
         raise VkdnnError("grad: the gradient of attention has no derivative; take first derivatives of attention only")
@@ -41,32 +47,39 @@ def attention_rule(call: Node, gradients: dict[int, Node], pullback: Pullback) -
         do = do * forward.keep_scale
     mods = forward.mods
     upstream = placeholder("upstream", forward.space, float32)
-    (slope,) = pullback([mods.score], [upstream], [mods.dot])
-    mods = replace(mods, upstream=upstream, gradient=build.full(forward.space, 0.0) if slope is None else slope)
+    with never_arrays():
+        (slope,) = pullback([mods.score], [upstream], [mods.dot])
+        mods = replace(mods, upstream=upstream, gradient=build.full(forward.space, 0.0) if slope is None else slope)
     fixed = [n for n in ("q", "k", "v", "starts_q", "starts_k") if n in given]
     rows = {"do": do, "peak": result(PEAK), "inverse": inverse, "delta": delta}
     names = (*fixed, *rows)
     args = (*(given[n] for n in fixed), *rows.values(), *captured)
 
     def backward(role: str, *results: Node | tuple[int, ...]) -> list[Node]:
-        wanted = tuple((r.shape if isinstance(r, Node) else r, float32) for r in results)
-        return build.call(FAMILY, args, replace(forward, role=role, names=names, mods=mods), wanted)
+        shapes = tuple((r.shape if isinstance(r, Node) else r, float32) for r in results)
+        return build.call(FAMILY, args, replace(forward, role=role, names=names, mods=mods), shapes)
 
     (dq,) = backward("queries", given["q"])
     found: dict[str, Node | None] = {"q": dq}
     found["k"], found["v"] = backward("keys", given["k"], given["v"])
     if "sinks" in given:
         found["sinks"] = _sinks(given["sinks"], result(PEAK), inverse, delta)
-    wanted = [n for n in mods.captured if n.dtype.category == "f"]
+    asked = [n for n, want in zip(mods.captured, wanted[len(forward.names) :], strict=True) if want]
+    asked = [n for n in asked if n.dtype.category == "f"]
     of_captured: dict[Node, Node | None] = {}
-    if wanted:
+    if asked:
+        if (pairs := math.prod(forward.space)) > MAX_ELEMENTS:
+            raise ShapeError(
+                f"attention: {pairs} pairs of queries and keys, expected at most {MAX_ELEMENTS} for gradients of bias, "
+                "alibi_slopes and what mods capture; put vk.stop_gradient around these, or split the batch or the heads"
+            )
         dot, g = backward("pairs", forward.space, forward.space)
         actual = dict(zip(mods.captured, captured, strict=True))
         # Aliases keep what is captured apart from the same arrays elsewhere in the expression.
         apart = {n: build.alias(actual[n]) for n in mods.captured}
         (score,) = substitute([mods.score], {mods.dot: dot, **apart})
-        slopes = pullback([score], [g], [apart[n] for n in wanted])
-        of_captured = dict(zip(wanted, slopes, strict=True))
+        slopes = pullback([score], [g], [apart[n] for n in asked])
+        of_captured = dict(zip(asked, slopes, strict=True))
     return [*(found.get(n) for n in forward.names), *(of_captured.get(n) for n in mods.captured)]
 
 

@@ -50,10 +50,8 @@ def pullback(results: Sequence[Node], gradients: Sequence[Node], wrt: Sequence[N
             continue
         if node.kind == "call":
             if node in call_gradients:
-                family = node.attrs[0]
-                if family not in CALL_RULES:
-                    raise VkdnnError(f"grad: {family} has no derivative")
-                found = CALL_RULES[family](values[node], call_results[node], call_gradients[node])
+                wanted = [a in reaches for a in node.args]
+                found = _call_rule(values[node], call_results[node], call_gradients[node], wanted)
                 for arg, contribution in zip(node.args, found, strict=True):
                     accumulate(arg, contribution)
             continue
@@ -68,6 +66,17 @@ def pullback(results: Sequence[Node], gradients: Sequence[Node], wrt: Sequence[N
         for arg, contribution in zip(node.args, rule(values[node], gradient), strict=True):
             accumulate(arg, contribution)
     return [total.get(node) for node in wrt]
+
+
+def _call_rule(
+    call: Node, results: dict[int, Node], gradients: dict[int, Node], wanted: Sequence[bool]
+) -> Sequence[Node | None]:
+    family = call.attrs[0]
+    if family == ATTENTION:
+        return attention_rule(call, gradients, wanted, pullback)
+    if family not in CALL_RULES:
+        raise VkdnnError(f"grad: {family} has no derivative")
+    return CALL_RULES[family](call, results, gradients)
 
 
 def _map_rule(node: Node, g: Node) -> Sequence[Node | None]:
@@ -164,5 +173,3 @@ RULES: dict[str, Rule] = {
     "fold": fold_rule,
     "matmul": _matmul,
 }
-
-CALL_RULES[ATTENTION] = lambda call, results, gradients: attention_rule(call, gradients, pullback)

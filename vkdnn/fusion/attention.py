@@ -14,7 +14,7 @@ from vkdnn.fusion.lower import Lowering, MustRealise, resolve
 from vkdnn.fusion.views import Coords, Space, SplitNeeded
 from vkdnn.ir import build
 from vkdnn.ir.body import Affine, Guard
-from vkdnn.ir.node import Node, make, toposort
+from vkdnn.ir.node import Node, make, never_arrays, toposort
 from vkdnn.ir.rewrite import substitute
 from vkdnn.kernels.attention import BLOCK, FAMILY, AttentionCall, AttentionSpec
 from vkdnn.kernels.base import KernelSpec
@@ -48,7 +48,8 @@ def attention_spec(
     held = _bases(captured, realised)
     swapped = dict(zip(mods.captured, captured, strict=False))
     named = {} if call.role == "merge" else mods.roots  # there, what happens to scores is over
-    roots = substitute(list(named.values()), swapped)
+    with never_arrays():
+        roots = substitute(list(named.values()), swapped)
     leaves = [n for n in (mods.dot, mods.upstream) if n is not None]
     coords = Space(call.space).coords()
     reduced = {n: (k, coords) for k, n in enumerate(leaves)}

@@ -29,8 +29,10 @@ copy        1               (place,)                      x in memory of its own
 from __future__ import annotations
 
 import math
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -239,8 +241,22 @@ def make(kind: str, args: Iterable[Node], attrs: tuple[Any, ...], shape: Shape, 
     return node
 
 
+_expressions = threading.local()
+
+
+@contextmanager
+def never_arrays() -> Iterator[None]:
+    """Within, nodes may have more than MAX_ELEMENTS: expressions over pairs that no kernel stores."""
+    before = getattr(_expressions, "free", False)
+    _expressions.free = True
+    try:
+        yield
+    finally:
+        _expressions.free = before
+
+
 def _new(kind: str, args: tuple[Node, ...], attrs: tuple[Any, ...], shape: Shape, dtype: DType) -> Node:
-    if (size := math.prod(shape)) > MAX_ELEMENTS:
+    if (size := math.prod(shape)) > MAX_ELEMENTS and not getattr(_expressions, "free", False):
         raise ShapeError(f"{kind}: {size} elements of shape {shape}, expected at most {MAX_ELEMENTS}; split the array")
     if len(shape) > MAX_AXES:
         raise ShapeError(f"{kind}: {len(shape)} axes, expected at most {MAX_AXES}; reshape the array")

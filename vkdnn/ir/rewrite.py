@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from vkdnn.dtypes import DType, as_dtype
-from vkdnn.ir.node import VIEWS, Node, Shape, leaf, make, toposort
+from vkdnn.ir.node import VIEWS, Node, Shape, leaf, make, never_arrays, toposort
 
 
 def substitute(roots: Sequence[Node], replacements: dict[Node, Node]) -> list[Node]:
@@ -32,7 +32,8 @@ def placeholder(note: str, shape: Shape, dtype: DType) -> Node:
 
 @cache
 def _placeholder(note: str, shape: Shape, dtype: str) -> Node:
-    return leaf(shape, as_dtype(dtype), note)
+    with never_arrays():
+        return leaf(shape, as_dtype(dtype), note)
 
 
 class NotElementwise(Exception):

@@ -174,9 +174,11 @@ class AttentionSpec(KernelSpec):
     def schedules(self, target: Target) -> tuple[AttentionSchedule, ...]:
         if self.role == "merge":
             return (AttentionSchedule(64, 1, 8),)
+        if self.role == "split":  # each invocation has a block of its own
+            large, small = AttentionSchedule(32, 1, 8), AttentionSchedule(8, 1, 8)
+            return (small, large) if target.software else (large, small)
         own = {
             "forward": self.key_width + 2 * self.value_width + BLOCK,
-            "split": self.key_width + self.value_width + BLOCK,
             "queries": 3 * self.key_width + self.value_width + 2 * BLOCK,
             "keys": 3 * (self.key_width + self.value_width) + 2 * BLOCK,
             "pairs": self.key_width + self.value_width + 2 * BLOCK,
@@ -220,10 +222,10 @@ class AttentionSpec(KernelSpec):
         batches, queries, keys, _ = sizes
         if self.role == "merge":
             return (group_count(batches * self.heads * queries * self.value_width, schedule.lanes), 1, 1)
+        if self.role == "split":
+            queries *= -(-keys // BLOCK)
         rows, heads = (keys, self.heads // self.group) if self.role == "keys" else (queries, self.heads)
         tiles = -(-rows // ((8 if schedule.tiled else schedule.lanes) * schedule.rows))
-        if self.role == "split":
-            tiles *= -(-keys // BLOCK)
         return (min(tiles, MAX_GROUPS), min(heads, MAX_GROUPS), min(batches, MAX_GROUPS))
 
     # ---- template

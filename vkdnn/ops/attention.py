@@ -16,7 +16,7 @@ from vkdnn.dtypes import DType, bool_, float32, uint32
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError
 from vkdnn.ir import build
 from vkdnn.ir.arguments import function, integer, number, short
-from vkdnn.ir.node import Node, Shape
+from vkdnn.ir.node import Node, Shape, never_arrays
 from vkdnn.ir.rewrite import NotElementwise, capture, placeholder
 from vkdnn.kernels.attention import FAMILY, LSE, MAX_KEY_WIDTH, MAX_VALUE_WIDTH, OUT, AttentionCall, Mods
 from vkdnn.ops import masks
@@ -109,28 +109,29 @@ def attention(
         nodes = [build.permute(n, (0, 2, 1, 3)) for n in nodes]
     bounds = packed(layout, arrays[0], arrays[1], cu_seqlens_q, cu_seqlens_k)
     sizes = _Sizes(nodes, bounds)
-    call = _Builder(sizes, bounds)
-    call.scale(_scale(scale) if scale is not None else 1.0 / math.sqrt(sizes.key_width))
-    if softcap is not None:
-        call.score(masks.softcap(softcap))
-    if bias is not None:
-        call.bias(_over_space("bias", bias, float32, sizes.space, arrays))
-    if alibi_slopes is not None:
-        call.score(masks.alibi(asarray(alibi_slopes, arrays, "alibi_slopes"), call.shift))
-    if score_mod is not None:
-        call.score(function("score_mod", score_mod, 5))
-    if causal:
-        call.bound(None, 0)
-    if window is not None:
-        call.bound(*_window(window))
-    if mask is not None:
-        seen = _over_space("mask", mask, bool_, sizes.space, arrays)
-        call.see(lambda b, h, i, j: seen)
-    if document_ids is not None:
-        call.documents(document_ids, arrays)
-    if mask_mod is not None:
-        call.see(function("mask_mod", mask_mod, 4))
-    call.dropout(dropout_p, dropout_seed, arrays)
+    with never_arrays():
+        call = _Builder(sizes, bounds)
+        call.scale(_scale(scale) if scale is not None else 1.0 / math.sqrt(sizes.key_width))
+        if softcap is not None:
+            call.score(masks.softcap(softcap))
+        if bias is not None:
+            call.bias(_over_space("bias", bias, float32, sizes.space, arrays))
+        if alibi_slopes is not None:
+            call.score(masks.alibi(asarray(alibi_slopes, arrays, "alibi_slopes"), call.shift))
+        if score_mod is not None:
+            call.score(function("score_mod", score_mod, 5))
+        if causal:
+            call.bound(None, 0)
+        if window is not None:
+            call.bound(*_window(window))
+        if mask is not None:
+            seen = _over_space("mask", mask, bool_, sizes.space, arrays)
+            call.see(lambda b, h, i, j: seen)
+        if document_ids is not None:
+            call.documents(document_ids, arrays)
+        if mask_mod is not None:
+            call.see(function("mask_mod", mask_mod, 4))
+        call.dropout(dropout_p, dropout_seed, arrays)
     fixed = dict(zip("qkv", nodes, strict=True))
     if bounds is not None:
         fixed |= {"starts_q": bounds.starts_q.node, "starts_k": bounds.starts_k.node}
@@ -262,23 +263,24 @@ class _Builder:
             if "sinks" in fixed:
                 lse = build.broadcast_to(build.reshape(fixed["sinks"], (*(1,) * (len(line) - 2), s.heads, 1)), line)
             return build.full(rows, 0.0), lse
-        roots: dict[str, Node] = {"score": build.broadcast_to(self.current.node, s.space)}
-        if self.visible:
-            seen = self.visible[0]
-            for more in self.visible[1:]:
-                seen = seen & more
-            roots["visible"] = build.broadcast_to(seen.node, s.space)
-        if self.kept is not None:
-            roots["kept"] = build.broadcast_to(self.kept.node, s.space)
-        for name, limit in (("low", self.low), ("high", self.high)):
-            if limit is not None:
-                roots[name] = build.broadcast_to(limit.node, (limit.shape[0] if limit.ndim else 1, 1, 1, 1))
-        try:
-            new, captured, stand_ins = capture(list(roots.values()), self.dot)
-        except NotElementwise as error:
-            raise ArgumentError(
-                f"score_mod: the score goes through {error.node.kind}, expected element by element operations alone"
-            ) from None
+        with never_arrays():
+            roots: dict[str, Node] = {"score": build.broadcast_to(self.current.node, s.space)}
+            if self.visible:
+                seen = self.visible[0]
+                for more in self.visible[1:]:
+                    seen = seen & more
+                roots["visible"] = build.broadcast_to(seen.node, s.space)
+            if self.kept is not None:
+                roots["kept"] = build.broadcast_to(self.kept.node, s.space)
+            for name, limit in (("low", self.low), ("high", self.high)):
+                if limit is not None:
+                    roots[name] = build.broadcast_to(limit.node, (limit.shape[0] if limit.ndim else 1, 1, 1, 1))
+            try:
+                new, captured, stand_ins = capture(list(roots.values()), self.dot)
+            except NotElementwise as error:
+                raise ArgumentError(
+                    f"score_mod: the score goes through {error.node.kind}, expected element by element operations alone"
+                ) from None
         if len(captured) > MAX_CAPTURED:
             raise ArgumentError(
                 f"attention: masks and mods capture {len(captured)} arrays, expected at most {MAX_CAPTURED}; join some"
