@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import vkdnn as vk
 from vkdnn import random
+from vkdnn.errors import ArgumentError, VkdnnError
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 RNG = np.random.default_rng(0)
@@ -414,6 +415,73 @@ def test_packed_without_tokens_or_sequences():
         out, lse, *slopes = attend(q, k, v, causal=True, alibi_slopes=SLOPES, document_ids=ids, **bounds)
         assert out.shape == (cu_q[-1], 4, 3) and not out.any() and lse.shape == (4, cu_q[-1])
         assert np.all(lse == -np.inf) and not any(x.any() for x in slopes)
+
+
+# ---- what mods capture
+
+
+def test_unseen_pairs_give_no_gradient_whatever_a_mod_makes_of_them(both):
+    """log and sqrt of negative distances, a bias of -inf: products with them are NaN where no key is seen."""
+    x, w = normal(2, 5, 2, 3), np.array([1.0, 2.0], np.float32)
+
+    def slope(score_mod):
+        def loss(w, x):
+            return vk.sum(vk.attention(x, x, x, causal=True, score_mod=score_mod(w)))
+
+        return both(vk.grad(loss), w, x)[0]
+
+    def distance(function, least):
+        return lambda w: (
+            lambda s, b, h, i, j: s - w[h] * w[h] * function(vk.maximum(i - j + 1, least).astype("float32"))
+        )
+
+    for function in (vk.log, vk.sqrt):
+        found = slope(distance(function, -9))
+        assert np.isfinite(found).all() and np.array_equal(found, slope(distance(function, 1)))
+    hidden = np.tile(np.array([0, -np.inf, 0, 0, 0], np.float32), (5, 1))
+
+    def by(**masks):
+        return both(
+            vk.grad(lambda w, x: vk.sum(vk.attention(x, x, x, score_mod=lambda s, b, h, i, j: s * w[h], **masks))), w, x
+        )[0]
+
+    assert np.array_equal(by(bias=hidden), by(mask=np.isfinite(hidden)))
+
+
+def test_mods_look_into_views_of_what_is_not_in_memory():
+    x, table = normal(1, 3, 1, 2), np.array([0, 1, 2, 1, 0], np.int32)
+    views = {
+        "steps of arange": (lambda t: vk.arange(9)[1::2], np.arange(9)[1::2]),
+        "part of zeros": (lambda t: vk.zeros((5,), "int32")[1:4], np.zeros(3, int)),
+        "part of a pad": (lambda t: vk.pad(t, ((1, 1),))[1:4], table[:3]),
+        "backwards": (lambda t: vk.pad(t, ((1, 1),))[::-1], np.pad(table, 1)[::-1]),
+        "computed": (lambda t: (t + 1)[1:4], table[1:4] + 1),
+    }
+    for name, (view, values) in views.items():
+        looked_into = view(vk.array(table))
+        got = vk.attention(x, x, x, mask_mod=lambda b, h, i, j, z=looked_into: z[j] <= i)
+        want = vk.attention(x, x, x, mask=values[:3][None] <= np.arange(3)[:, None])
+        assert np.array_equal(got.numpy(), want.numpy()), name
+
+
+def test_a_score_means_nothing_outside_its_call():
+    x, kept = vk.array(normal(1, 3, 1, 2)), []
+    vk.attention(x, x, x, score_mod=lambda s, b, h, i, j: kept.append(s) or s)
+    with pytest.raises(VkdnnError):
+        vk.attention(x, x, x, bias=kept[0]).numpy()
+    with pytest.raises(ArgumentError, match="score_mod: the score goes through call"):
+        vk.attention(
+            x, x, x, score_mod=lambda s, b, h, i, j: s + vk.attention(x, x, x, bias=s).transpose(0, 2, 1, 3)[..., :1]
+        )
+
+
+def test_jitted_functions_are_mods():
+    x = vk.array(normal(1, 3, 1, 2))
+    got = vk.attention(
+        x, x, x, score_mod=vk.jit(lambda s, b, h, i, j: s * 2), mask_mod=vk.jit(lambda b, h, i, j: j <= i)
+    )
+    want = vk.attention(x, x, x, score_mod=lambda s, b, h, i, j: s * 2, causal=True)
+    assert np.array_equal(got.numpy(), want.numpy())
 
 
 # ---- any call

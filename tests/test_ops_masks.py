@@ -123,3 +123,20 @@ BAD = [
 def test_bad_input_is_named(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_shifts_beyond_every_position_hide_nothing_or_all():
+    x = np.ones((1, 3, 1, 2), np.float32)
+    for shift in (2**30, 2**31 - 1, 2**40):
+        assert np.array_equal(
+            vk.attention(x, x, x, mask_mod=masks.causal(shift)).numpy(), vk.attention(x, x, x).numpy()
+        )
+        assert not vk.attention(x, x, x, mask_mod=masks.causal(-shift)).numpy().any()
+
+
+@pytest.mark.parametrize("combine", [masks.either, masks.both])
+def test_combined_masks_must_be_masks(combine):
+    x = np.ones((1, 3, 1, 2), np.float32)
+    for value in (None, 1.0, [True]):
+        with pytest.raises(DtypeError, match=f"{combine.__name__}: a mask returned"):
+            vk.attention(x, x, x, mask_mod=combine(lambda b, h, q, k, value=value: value))

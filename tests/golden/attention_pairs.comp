@@ -11,6 +11,7 @@ layout(std430, binding = 6) readonly buffer Buffer_in6 { float in6[]; };
 layout(std430, binding = 7) readonly buffer Buffer_in7 { float in7[]; };
 layout(std430, binding = 8) readonly buffer Buffer_in8 { uint in8[]; };
 layout(std430, binding = 9) buffer Buffer_out0 { float out0[]; };
+layout(std430, binding = 10) buffer Buffer_out1 { float out1[]; };
 layout(push_constant) uniform Push {
     uint base_in0;
     uint base_in1;
@@ -22,6 +23,7 @@ layout(push_constant) uniform Push {
     uint base_in7;
     uint base_in8;
     uint base_out0;
+    uint base_out1;
     uint batches;
     uint queries;
     uint keys;
@@ -78,7 +80,8 @@ float exp_(float x) {
 }
 
 #extension GL_EXT_control_flow_attributes : require
-// Of every pair its dot product and g, the gradient of its score; +0 where it is not live. For gradients of what mods capture.
+// Of every pair its dot product and g, the gradient of its score, +0 where it is not live, and 1 where it is. For gradients of
+// what mods capture.
 void main() {
     float none = uintBitsToFloat(0xff800000u), dead = ZERO;
     for (uint b = gl_WorkGroupID.z; b < batches; b += gl_NumWorkGroups.z)
@@ -179,6 +182,7 @@ for (uint block = 0u; block < keys; block += 128u) {
 live = live && block + e < key_end && asked0 < length_q;
                         if (asked0 < queries && block + e < keys) {
                             uint at = ((b * 4u + h) * queries + asked0) * keys + block + e;
+                            out1[base_out1 + at] = live ? 1.0 : dead;
                             out0[base_out0 + at] = live ? g : dead;
                         }
                     }

@@ -13,7 +13,7 @@ from vkdnn.dtypes import float32
 from vkdnn.errors import ShapeError, VkdnnError
 from vkdnn.ir import build
 from vkdnn.ir.node import MAX_ELEMENTS, Node, make, never_arrays
-from vkdnn.ir.rewrite import placeholder, substitute
+from vkdnn.ir.rewrite import placeholder, spread, substitute
 from vkdnn.kernels.attention import FAMILY, LSE, OUT, PEAK, WEIGHT, AttentionCall
 from vkdnn.kernels.scan_dot import row_dot
 
@@ -73,14 +73,31 @@ def attention_rule(
                 f"attention: {pairs} pairs of queries and keys, expected at most {MAX_ELEMENTS} for gradients of bias, "
                 "alibi_slopes and what mods capture; put vk.stop_gradient around these, or split the batch or the heads"
             )
-        dot, g = backward("pairs", forward.space, forward.space)
+        dot, g, live = backward("pairs", *(forward.space,) * 3)
         actual = dict(zip(mods.captured, captured, strict=True))
         # Aliases keep what is captured apart from the same arrays elsewhere in the expression.
         apart = {n: build.alias(actual[n]) for n in mods.captured}
         (score,) = substitute([mods.score], {mods.dot: dot, **apart})
-        slopes = pullback([score], [g], [apart[n] for n in asked])
-        of_captured = dict(zip(asked, slopes, strict=True))
+        wrt = [apart[n] for n in asked]
+        of_captured = dict(zip(asked, _of_seen_pairs(score, dot, g, live, wrt, pullback), strict=True))
     return [*(found.get(n) for n in forward.names), *(of_captured.get(n) for n in mods.captured)]
+
+
+def _of_seen_pairs(
+    score: Node, dot: Node, g: Node, live: Node, wrt: Sequence[Node], pullback: Pullback
+) -> list[Node | None]:
+    """Gradients of the nodes ``wrt`` in an elementwise ``score`` of ``dot``.
+
+    Where a pair is not live g is 0, but its products with what is infinite or NaN there are not: contributions are
+    chosen pair by pair before any of them are added.
+    """
+    known = {dot: dot}
+    whole = spread(score, g.shape, known)
+    entries = [n for n in dict.fromkeys(known.values()) if n is not dot and n.kind != "map" and n.dtype.category == "f"]
+    slopes = pullback([whole], [g], entries)
+    seen = build.apply("not_equal", live, 0.0)
+    found = {n: build.apply("where", seen, s, 0.0) for n, s in zip(entries, slopes, strict=True) if s is not None}
+    return pullback(list(found), list(found.values()), wrt)
 
 
 def _of_heads(x: Node) -> Node:

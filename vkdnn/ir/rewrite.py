@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from vkdnn.dtypes import DType, as_dtype
+from vkdnn.ir import build
 from vkdnn.ir.node import VIEWS, Node, Shape, leaf, make, never_arrays, toposort
 
 
@@ -74,8 +75,12 @@ def capture(roots: Sequence[Node], variable: Node) -> tuple[list[Node], list[Nod
 
     def table(node: Node) -> Node:
         """What take and gather read from: an array in memory, or a view of one."""
-        keep = _is_view(node) and node.kind != "pad"
-        return rebuilt(node, (table(node.args[0]),)) if keep else hold(node)
+        root = node
+        while _is_view(root) and root.kind != "pad":
+            root = root.args[0]
+        if root is node or root.kind in VIEWS or root.kind in ("const", "iota"):
+            return hold(node)  # nothing to look into: the view itself will be put into memory
+        return rebuilt(node, (table(node.args[0]),))
 
     found: dict[Node, Node] = {}
 
@@ -118,3 +123,29 @@ def _widened(node: Node) -> bool:
         return arg.size
 
     return all(size(a) < node.size for a in node.args)
+
+
+def spread(node: Node, shape: Shape, known: dict[Node, Node]) -> Node:
+    """An elementwise expression with every map at the full ``shape``; what is no map is broadcast to it.
+
+    ``known`` holds what was spread already, and grows.
+    """
+    if node in known:
+        return known[node]
+    source = node
+    while source.kind in ("broadcast", "reshape") and source.buffer is None and _adds_axes(source):
+        source = source.args[0]
+    if source.kind == "map" and source.buffer is None:
+        lengths = (*(1,) * (len(shape) - source.ndim), *source.shape)
+        args = [spread(build.reshape(a, lengths), shape, known) for a in source.args]
+        new = make("map", args, source.attrs, shape, source.dtype)
+    else:
+        new = build.broadcast_to(node, shape)
+    known[node] = new
+    return new
+
+
+def _adds_axes(node: Node) -> bool:
+    """Whether a broadcast, or a reshape that adds leading axes of length 1."""
+    before = node.args[0].shape
+    return node.kind == "broadcast" or (not node.attrs and node.shape == (*(1,) * (node.ndim - len(before)), *before))

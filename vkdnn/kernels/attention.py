@@ -43,7 +43,7 @@ RESULTS = {
     "merge": ("out", "lse", "peak", "weight"),
     "queries": ("dq",),
     "keys": ("dk", "dv"),
-    "pairs": ("dot", "g"),
+    "pairs": ("dot", "g", "live"),
 }
 STAGE = 8  # columns of rows staged at a time
 _TILED = {"forward": (1, "v", (2, 4, 1)), "queries": (2, "k", (4, 2, 1)), "keys": (2, "kv", (4, 2, 1))}

@@ -350,13 +350,13 @@ def _keys(one: _Sequence, results: _Results) -> None:
 def _pairs(one: _Sequence, results: _Results) -> None:
     _, queries, keys, _ = results.sizes
     size = one.spec.heads * queries * keys
-    dot_out, g_out = (
+    dot_out, g_out, live_out = (
         results.flat[name][one.b * size :][:size].reshape(one.spec.heads, queries, keys)
         if name in results.flat
         else None
-        for name in ("dot", "g")
+        for name in ("dot", "g", "live")
     )
-    for out in (dot_out, g_out):
+    for out in (dot_out, g_out, live_out):
         if out is not None:
             out[:] = 0.0
     for i in one.pieces(one.queries):
@@ -364,5 +364,7 @@ def _pairs(one: _Sequence, results: _Results) -> None:
             dot, live, _, _, g, _ = one.backward(i, j)
             if dot_out is not None:
                 dot_out[:, i, j] = np.where(live, dot, np.float32(0))
+            if live_out is not None:
+                live_out[:, i, j] = live
             if g_out is not None:
                 g_out[:, i, j] = np.where(live, g, np.float32(0))

@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from vkdnn import tracing
 from vkdnn.array import Array, asarray, common_device
 from vkdnn.dtypes import DType, bool_, float32, uint32
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError
 from vkdnn.ir import build
 from vkdnn.ir.arguments import function, integer, number, short
-from vkdnn.ir.node import Node, Shape, never_arrays
-from vkdnn.ir.rewrite import NotElementwise, capture, placeholder
+from vkdnn.ir.node import Node, Shape, leaf, never_arrays
+from vkdnn.ir.rewrite import NotElementwise, capture, placeholder, substitute
 from vkdnn.kernels.attention import FAMILY, LSE, MAX_KEY_WIDTH, MAX_VALUE_WIDTH, OUT, AttentionCall, Mods
 from vkdnn.ops import masks
 from vkdnn.ops.attention_packed import Packed, packed
@@ -193,7 +194,7 @@ class _Builder:
         self.axes = tuple(
             Array(build.iota(tuple(n if a == axis else 1 for a, n in enumerate(space)), axis)) for axis in range(4)
         )
-        self.dot = placeholder("dot", space, float32)
+        self.dot = leaf(space, float32, "score of a mod")  # this call's own: it means nothing in another one
         self.current = Array(self.dot)
         self.visible: list[Array] = []
         self.kept: Array | None = None
@@ -207,11 +208,15 @@ class _Builder:
         self.current = self.current * float(value)
 
     def score(self, mod: masks.ScoreMod) -> None:
-        found = _checked("score_mod", mod(self.current, *self.axes), "f", self.sizes.space)
+        with tracing.trace():  # so that jitted functions become part of the expression
+            value = mod(self.current, *self.axes)
+        found = _checked("score_mod", value, "f", self.sizes.space)
         self.current = Array(build.cast(found.node, float32), found._device)
 
     def see(self, mod: masks.MaskMod) -> None:
-        self.visible.append(_checked("mask_mod", mod(*self.axes), "b", self.sizes.space))
+        with tracing.trace():
+            value = mod(*self.axes)
+        self.visible.append(_checked("mask_mod", value, "b", self.sizes.space))
 
     def bias(self, bias: Array) -> None:
         """A bias of -inf hides its key, whatever the key holds."""
@@ -285,9 +290,11 @@ class _Builder:
             raise ArgumentError(
                 f"attention: masks and mods capture {len(captured)} arrays, expected at most {MAX_CAPTURED}; join some"
             )
-        found = dict(zip(roots, new, strict=True))
+        dot = placeholder("dot", s.space, float32)
+        with never_arrays():
+            found = dict(zip(roots, substitute(new, {self.dot: dot}), strict=True))
         mods = Mods(
-            self.dot, found["score"], found.get("visible"), found.get("kept"), found.get("low"), found.get("high"),
+            dot, found["score"], found.get("visible"), found.get("kept"), found.get("low"), found.get("high"),
             tuple(stand_ins),
         )  # fmt: skip
         parameters = AttentionCall(

@@ -29,7 +29,7 @@ def merge_attention(out_a: Any, lse_a: Any, out_b: Any, lse_b: Any, *, layout: s
     3.0
     """
     axes = {"BTHD": (0, 2, 1), "BHTD": (0, 1, 2), "THD": (1, 0)}
-    if layout not in axes:
+    if not isinstance(layout, str) or layout not in axes:
         raise ArgumentError(f"layout: got {short(layout)}, expected one of {', '.join(axes)}")
     given = {"out_a": out_a, "lse_a": lse_a, "out_b": out_b, "lse_b": lse_b}
     arrays = {name: asarray(x, list(given.values()), name) for name, x in given.items()}

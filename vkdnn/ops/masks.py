@@ -92,7 +92,7 @@ def either(*mods: MaskMod) -> MaskMod:
     def mod(b: Array, h: Array, q: Array, k: Array) -> Any:
         seen: Any = False
         for m in mods:
-            seen = m(b, h, q, k) | seen
+            seen = _seen("either", m(b, h, q, k)) | seen
         return seen
 
     return mod
@@ -106,7 +106,7 @@ def both(*mods: MaskMod) -> MaskMod:
     def mod(b: Array, h: Array, q: Array, k: Array) -> Any:
         seen: Any = True
         for m in mods:
-            seen = m(b, h, q, k) & seen
+            seen = _seen("both", m(b, h, q, k)) & seen
         return seen
 
     return mod
@@ -142,6 +142,14 @@ def softcap(cap: float) -> ScoreMod:
     return lambda score, b, h, q, k: tanh(score / value) * value
 
 
+def _seen(name: str, value: Any) -> Any:
+    """What a mask returned: bools, of one pair or of all."""
+    if isinstance(value, bool) or (isinstance(value, Array) and value.dtype.category == "b"):
+        return value
+    what = value.dtype if isinstance(value, Array) else short(value)
+    raise DtypeError(f"{name}: a mask returned {what}, expected bool")
+
+
 def _moved(q: Array, shift: Any, b: Array) -> Any:
     """q + shift."""
     return q if isinstance(shift, int) and not shift else q + _of_sequence(shift, b)
@@ -151,7 +159,8 @@ def _of_sequence(value: Any, b: Array) -> Any:
     """An int as it is, or integers [B] (or [1]) as [B, 1, 1, 1]."""
     if not isinstance(value, Array):
         if not hasattr(value, "__len__"):
-            return integer("mask", value, "an int or integers, one for each sequence")
+            shift = integer("mask", value, "an int or integers, one for each sequence")
+            return max(-(2**30), min(shift, 2**30))  # positions are below: sums of the two do not wrap
         value = asarray(value, name="mask")
     if value.dtype.category != "i":
         raise DtypeError(f"mask: got {value.dtype}, expected int32")
