@@ -110,6 +110,7 @@ def test_moments_do_not_cancel(both):
     (got,) = both(lambda x: vk.var(x, axis=1, correction=1), x)
     np.testing.assert_allclose(got, np.var(x.astype(np.float64), axis=1, ddof=1), rtol=2e-5)
     assert np.isnan(vk.var(vk.array([1.0]), correction=1).numpy())
+    assert vk.var(vk.array([1.0, 3.0]), correction=np.int64(1)).item() == 2.0
 
 
 @pytest.mark.parametrize("axis", AXES, ids=str)
@@ -252,6 +253,8 @@ def test_random_shapes_and_axes(data):
         (lambda x: vk.norm(x, "fro"), ArgumentError, "ord.*'fro'"),
         (lambda x: vk.var(x, correction=math.nan), ArgumentError, "correction"),
         (lambda x: vk.moments(x, correction=math.inf), ArgumentError, "correction"),
+        (lambda x: vk.moments(x, correction=10**400), ArgumentError, "correction"),
+        (lambda x: vk.var(x, correction=True), ArgumentError, "correction"),
         (lambda x: vk.moments(x, 2), ShapeError, "moments.*axis 2"),
         (lambda x: vk.moments(None), DtypeError, "moments: x: got None"),
         (lambda x: vk.any(x, True), ArgumentError, "any.*True"),

@@ -14,6 +14,7 @@ from vkdnn.array import Array, asarray
 from vkdnn.dtypes import bool_, float32, int32
 from vkdnn.errors import ArgumentError, ShapeError
 from vkdnn.ir import build
+from vkdnn.ir.arguments import number, short
 from vkdnn.ops.elementwise import sqrt, stop_gradient, where
 
 Axes = int | Sequence[int] | None
@@ -162,9 +163,10 @@ def var(x: Any, axis: Axes = None, keepdims: bool = False, correction: float = 0
 
 def _freedom(x: Array, axes: Sequence[int], correction: float) -> float:
     """Count - correction, NaN where that is not positive."""
-    if not (isinstance(correction, (int, float)) and math.isfinite(correction)):
-        raise ArgumentError(f"correction: got {correction!r}, expected a finite number (0, or 1 for Bessel's)")
-    freedom = _count(x, axes) - correction
+    value = number("correction", correction, "a finite number (0, or 1 for Bessel's)")
+    if isinstance(value, bool) or not abs(value) < 2**64:
+        raise ArgumentError(f"correction: got {short(correction)}, expected a finite number (0, or 1 for Bessel's)")
+    freedom = _count(x, axes) - value
     return float(freedom) if freedom > 0 else math.nan
 
 
@@ -178,7 +180,8 @@ def moments(x: Any, axis: Axes = None, keepdims: bool = False, correction: float
     """mean() and var() over axes from one pass over x; roundings are others than those of the two functions.
 
     Counts, means and sums of squared deviations of parts are merged (Chan, Golub and LeVeque 1979). Both float32, or
-    of the storage type of x. A row with an infinity has its mean, and variance NaN; NaN over no elements. Raises
+    of the storage type of x. A row with an infinity has its mean, and variance NaN; NaN over no elements, and where a
+    difference of two parts' means, or a square of one, is beyond float32. Raises
     ArgumentError for a correction that is no finite number.
 
     >>> import vkdnn as vk
