@@ -76,11 +76,11 @@ LEGEND = (
 
 NOT_OPERATIONS = frozenset(
     {
-        "current_device", "device", "devices", "flush", "grad", "jit", "realize", "remat", "value_and_grad", "vjp",
-        "optim.accumulated",
+        "current_device", "device", "devices", "flush", "grad", "jit", "nn.alibi_slopes", "nn.load_gpt2",
+        "optim.accumulated", "realize", "remat", "value_and_grad", "vjp",
     }
 )  # fmt: skip
-"""Public functions that are about programs and devices, not about values."""
+"""Public functions that are about programs, devices and models, not about values."""
 
 
 @dataclass(frozen=True)

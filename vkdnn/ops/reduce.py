@@ -181,8 +181,8 @@ def moments(x: Any, axis: Axes = None, keepdims: bool = False, correction: float
 
     Counts, means and sums of squared deviations of parts are merged (Chan, Golub and LeVeque 1979). Both float32, or
     of the storage type of x. A row with an infinity has its mean, and variance NaN; NaN over no elements, and where a
-    difference of two parts' means, or a square of one, is beyond float32. Raises
-    ArgumentError for a correction that is no finite number.
+    difference of two parts' means, or a square of one, is beyond float32. Raises ArgumentError for a correction that is
+    no finite number.
 
     >>> import vkdnn as vk
     >>> mean, variance = vk.moments(vk.array([1.0, 2.0, 3.0, 6.0]))
