@@ -9,7 +9,7 @@ import pytest
 import vkdnn as vk
 from vkdnn import nn, streams, tree
 from vkdnn.checkpoint import digest
-from vkdnn.errors import ArgumentError, DtypeError, ShapeError
+from vkdnn.errors import ArgumentError, DtypeError, MemoryLimitError, ShapeError
 from vkdnn.optim import AdamW
 
 SMALL = {"vocab": 20, "width": 16, "layers": 2, "heads": 2, "hidden": 16}
@@ -315,12 +315,25 @@ def test_alibi_slopes_are_the_papers():
         ({"positions": "sine"}, "^positions: got 'sine', expected one of rope, alibi, learned"),
         ({"mlp": "relu"}, "^mlp: got 'relu', expected one of swiglu, gelu"),
         ({"norm": "batch"}, "^norm: got 'batch', expected one of rms, layer"),
+        ({"head_dim": 258}, "^head_dim: got 258, expected 1 to 256"),
+        ({"width": 1024}, "^heads: got 2 for a width of 1024, which gives each 512 elements, expected at most 256"),
+        ({"eps": 0.0}, "^eps: got 0.0, expected a finite positive float32 number"),
+        ({"eps": math.nan}, "^eps: got nan, expected a finite positive float32 number"),
+        ({"rope_base": -1.0}, "^rope_base: got -1.0, expected a finite positive float32 number"),
+        ({"rope_base": math.inf}, "^rope_base: got inf, expected a finite positive float32 number"),
         ({"softcap": 0.0}, "^softcap: got 0.0, expected a finite positive number or None"),
     ],
 )
 def test_configurations_that_cannot_be(change, message):
     with pytest.raises(ArgumentError, match=message):
         nn.GPTConfig(**SMALL | change)
+
+
+@pytest.mark.parametrize("device", [CPU, vk.device()], ids=repr)
+def test_a_cache_beyond_a_buffer_is_refused_before_it_is_made(device):
+    for batch, tokens in ((1, 10**11), (10**9, 64), (0, 10**30)):
+        with pytest.raises(MemoryLimitError, match=r"^init_state: a cache of .* tokens takes .*smaller max_tokens"):
+            model_of().init_state(batch, device, max_tokens=tokens)
 
 
 def test_refusals_name_what_came():

@@ -152,6 +152,17 @@ def test_files_that_hold_no_gpt2(tensors, message, tmp_path):
         ("{", "config.json is no JSON object"),
         ('{"activation_function": "relu"}', "activation_function 'relu', expected gelu_new"),
         ('{"scale_attn_by_inverse_layer_idx": true}', "has scale_attn_by_inverse_layer_idx True, expected False"),
+        ("[]", r"config.json is no JSON object .it holds \[\]"),
+        ("null", "config.json is no JSON object .it holds None"),
+        ('{"n_layer": 3}', "config.json has n_layer 3, but .*model.safetensors holds one of 2"),
+        ('{"n_embd": 48}', "has n_embd 48, but .*model.safetensors holds one of 24"),
+        ('{"vocab_size": 50257}', "has vocab_size 50257, but .*model.safetensors holds one of 29"),
+        ('{"n_positions": 1024}', "has n_positions 1024, but .*model.safetensors holds one of 17"),
+        ('{"n_inner": 48}', "has n_inner 48, but .*model.safetensors holds one of 96"),
+        ('{"layer_norm_epsilon": 0}', "config.json has layer_norm_epsilon 0, expected a finite positive number"),
+        ('{"layer_norm_epsilon": NaN}', "config.json has layer_norm_epsilon nan, expected a finite"),
+        ('{"layer_norm_epsilon": "x"}', "config.json has layer_norm_epsilon 'x', expected a finite"),
+        ('{"layer_norm_epsilon": 1e99}', "config.json has layer_norm_epsilon 1e.99, expected a finite"),
         ('{"n_head": 5}', "do not fit .heads: got 5 for a width of 24"),
         ('{"n_head": "3"}', "do not fit .heads: got '3', expected int"),
     ],
@@ -163,7 +174,30 @@ def test_configurations_that_do_not_fit(text, message, tmp_path):
         nn.load_gpt2(tmp_path, CPU)
 
 
+def test_a_configuration_of_the_same_sizes_fits(tmp_path):
+    write(tmp_path)
+    sizes = {"n_layer": LAYERS, "n_embd": WIDTH, "vocab_size": VOCAB, "n_positions": POSITIONS, "n_inner": None}
+    (tmp_path / "config.json").write_text(json.dumps(sizes | {"n_head": HEADS, "layer_norm_epsilon": 1e-6}))
+    assert nn.load_gpt2(tmp_path, CPU)[0].config.eps == 1e-6
+
+
+def test_a_file_without_its_last_layer(tmp_path):
+    write(tmp_path, {name: x for name, x in tensors_of().items() if not name.startswith("h.1.")})
+    (tmp_path / "config.json").write_text(json.dumps({"n_head": HEADS, "n_layer": LAYERS}))
+    with pytest.raises(CheckpointError, match=r"config.json has n_layer 2, but .*model.safetensors holds one of 1"):
+        nn.load_gpt2(tmp_path, CPU)
+
+
+def test_a_name_with_and_without_the_prefix(tmp_path):
+    tensors = tensors_of()
+    write(tmp_path, tensors | {"transformer.wte.weight": tensors["wte.weight"] + 1})
+    with pytest.raises(CheckpointError, match=r"holds both wte.weight and transformer.wte.weight, expected one"):
+        nn.load_gpt2(tmp_path, CPU)
+
+
 def test_what_is_no_file(tmp_path):
+    with pytest.raises(ArgumentError, match=r"path: cannot look at x+ \(File name too long\)"):
+        nn.load_gpt2("x" * 5000)
     with pytest.raises(ArgumentError, match=r"model.safetensors does not exist; name a safetensors file"):
         nn.load_gpt2(tmp_path)
     with pytest.raises(ArgumentError, match=r"path: got int, expected a path"):

@@ -8,7 +8,7 @@ import pytest
 import vkdnn as vk
 from vkdnn import checkpoint, tree
 from vkdnn.checkpoint import CheckpointError
-from vkdnn.errors import ArgumentError, VkdnnError
+from vkdnn.errors import ArgumentError, MemoryLimitError, VkdnnError
 from vkdnn.nn import GPTConfig, GPTModel, RAPTConfig, RAPTModel
 from vkdnn.train import generate, load_model, sample_text
 from vkdnn.train.decode import PIECE, _choose
@@ -57,7 +57,12 @@ def test_learned_positions_end_a_text():
     params = model.init(3, CPU)
     assert len(bytes(generate(model, params, b"abc", 6))) == 6
     with pytest.raises(ArgumentError, match=r"max_tokens: got 9, but this model learned 8 positions"):
-        bytes(generate(model, params, b"abc", 7))
+        generate(model, params, b"abc", 7)  # at once: no byte was asked for
+
+
+def test_more_bytes_than_a_cache_holds_are_refused_at_once():
+    with pytest.raises(MemoryLimitError, match=r"init_state: a cache of 1 x 100000000064 tokens"):
+        generate(GPT, GPT.init(3, CPU), b"x", 10**11 + 1)
 
 
 def test_a_low_temperature_comes_to_the_same_as_zero():

@@ -14,8 +14,9 @@ import numpy as np
 from vkdnn import dtypes, tree
 from vkdnn.array import Array, array, asarray
 from vkdnn.device import Device, current_device
-from vkdnn.errors import ArgumentError, DtypeError, ShapeError
+from vkdnn.errors import ArgumentError, DtypeError, MemoryLimitError, ShapeError
 from vkdnn.ir.arguments import integer, settings
+from vkdnn.kernels.attention import MAX_KEY_WIDTH
 from vkdnn.nn.layers import Embedding, Linear, Params, SwiGLU, token_array
 from vkdnn.nn.levers import NO_LEVERS, Levers, apply_blocks
 from vkdnn.nn.losses import cross_entropy
@@ -73,7 +74,21 @@ class GPTConfig:
                 raise ArgumentError(f"{name}: got {getattr(self, name)!r}, expected one of {', '.join(known)}")
         if self.head_dim is None and self.width % self.heads:
             raise ArgumentError(f"heads: got {self.heads} for a width of {self.width}, expected a divisor, or head_dim")
+        if self.head_dim is None and self.width // self.heads > MAX_KEY_WIDTH:
+            raise ArgumentError(
+                f"heads: got {self.heads} for a width of {self.width}, which gives each {self.width // self.heads} "
+                f"elements, expected at most {MAX_KEY_WIDTH}; take more heads, or a head_dim"
+            )
+        for name in ("eps", "rope_base"):
+            if not is_positive(getattr(self, name)):
+                raise ArgumentError(f"{name}: got {getattr(self, name)}, expected a finite positive float32 number")
         GPTBlock(self).attention  # noqa: B018  (a layer refuses what does not go together when it is made)
+
+
+def is_positive(value: float) -> bool:
+    """Whether float32 holds this number as a finite positive one."""
+    limits = np.finfo(np.float32)
+    return bool(float(limits.tiny) <= value <= float(limits.max))
 
 
 @dataclass(frozen=True)
@@ -235,8 +250,10 @@ class GPTModel:
         """The state before the first token: {"position": int32 [1], "first": int32 [batch, 1], "layers": one cache of
         keys and values a layer}, with room for ``max_tokens`` (default: the configuration's) or a few more.
 
-        Raises ArgumentError for more tokens than there are learned positions.
+        Raises ArgumentError for more tokens than there are learned positions, and MemoryLimitError for a cache beyond
+        the memory of the device.
         """
+        device = device or current_device()
         batch = integer("init_state: batch", batch)
         wanted = self.config.max_tokens if max_tokens is None else integer("init_state: max_tokens", max_tokens)
         if batch < 0 or wanted < 1:
@@ -249,12 +266,22 @@ class GPTModel:
                     "give it fewer tokens, or train one with a larger max_tokens"
                 )
             room = min(room, self.config.max_tokens)
-        with device or current_device():
-            return {
-                "position": array(np.zeros(1, np.int32)),
-                "first": array(np.zeros((batch, 1), np.int32)),
-                "layers": [self.block.attention.init_state(batch, room) for _ in range(self.config.layers)],
-            }
+        attention = self.block.attention
+        size = 4 * max(1, batch) * room * attention.kv_heads * attention.head_dim  # bytes of all keys of a layer
+        what = f"init_state: a cache of {max(1, batch)} x {room} tokens takes two arrays of {size} bytes a layer"
+        if size > 4 * device.max_words:
+            raise MemoryLimitError(
+                f"{what}, but one buffer of {device.name} holds {4 * device.max_words}; give a smaller max_tokens"
+            )
+        try:
+            with device:
+                return {
+                    "position": array(np.zeros(1, np.int32)),
+                    "first": array(np.zeros((batch, 1), np.int32)),
+                    "layers": [attention.init_state(batch, room) for _ in range(self.config.layers)],
+                }
+        except MemoryError:
+            raise MemoryLimitError(f"{what}, more than there is memory for; give a smaller max_tokens") from None
 
     def forward_step(self, params: Params, token: Any, state: Params, boundary: Any = None) -> tuple[Array, Params]:
         """The next token [B] int32 and the state so far -> logits [B, vocab] and the state after.

@@ -18,7 +18,8 @@ from vkdnn.array import array
 from vkdnn.checkpoint import CheckpointError
 from vkdnn.device import Device
 from vkdnn.errors import ArgumentError
-from vkdnn.nn.gpt import GPTConfig, GPTModel
+from vkdnn.ir.arguments import short
+from vkdnn.nn.gpt import GPTConfig, GPTModel, is_positive
 from vkdnn.nn.layers import Params
 
 HEAD_DIM = 64  # of every GPT-2, unless config.json has another number of heads
@@ -34,8 +35,9 @@ def load_gpt2(path: str | os.PathLike[str], device: Device | None = None) -> tup
     of Hugging Face's GPT2Model or GPT2LMHeadModel, or a folder with model.safetensors.
 
     float16 and bfloat16 are widened. ``config.json`` beside the file gives the number of heads (without it: width / 64)
-    and the eps of the norms (without it: 1e-5). The head is tied unless the file holds another lm_head.weight.
-    Raises ArgumentError when there is no such file, and CheckpointError when it holds no GPT-2.
+    and the eps of the norms (without it: 1e-5); what it says of other sizes must be what the file holds. The head is
+    tied unless the file holds another lm_head.weight. Raises ArgumentError when there is no such file, and
+    CheckpointError when it holds no GPT-2, or another one than config.json says.
 
     The model reads token numbers; what text they stand for is the business of GPT-2's tokenizer.
     """
@@ -43,15 +45,26 @@ def load_gpt2(path: str | os.PathLike[str], device: Device | None = None) -> tup
         place = Path(path)
     except TypeError:
         raise ArgumentError(f"load_gpt2: path: got {type(path).__name__}, expected a path") from None
-    place = place / FILE_NAME if place.is_dir() else place
-    if not place.is_file():
+    try:
+        place = place / FILE_NAME if place.is_dir() else place
+        there = place.is_file()
+    except OSError as error:  # a name too long, a folder that is closed
+        raise ArgumentError(f"load_gpt2: path: cannot look at {str(place)[:80]} ({error.strerror})") from None
+    if not there:
         raise ArgumentError(f"load_gpt2: {place} does not exist; name a safetensors file, or a folder with {FILE_NAME}")
     tensors = _Tensors(place)
-    settings = _settings(place.parent / "config.json")
+    described = place.parent / "config.json"
+    settings = _settings(described)
     embedding, positions = tensors.take("wte.weight", (None, None)), tensors.take("wpe.weight", (None, None))
     vocab, width = embedding.shape
     layers = len({name.split(".")[1] for name in tensors.left if name.startswith("h.")})
     hidden = tensors.peek("h.0.mlp.c_fc.weight", (width, None)).shape[1]
+    inner = settings.get("n_inner", hidden)
+    sizes = {"n_embd": width, "vocab_size": vocab, "n_positions": positions.shape[0], "n_layer": layers}
+    for name, size in (sizes | {"n_inner": hidden}).items():
+        said = 4 * width if name == "n_inner" and inner is None else settings.get(name, size)
+        if said != size:
+            raise CheckpointError(f"load_gpt2: {described} has {name} {short(said)}, but {place} holds one of {size}")
     head = tensors.take("lm_head.weight", (vocab, width)) if "lm_head.weight" in tensors.left else embedding
     tied = np.array_equal(head, embedding)
     try:
@@ -108,9 +121,15 @@ class _Tensors:
         self.place = place
         try:
             with safetensors.safe_open(str(place), framework="numpy") as file:
-                found = {name.removeprefix(_PREFIX): file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                names = sorted(file.keys())
+                found = {name.removeprefix(_PREFIX): file.get_tensor(name) for name in names}
         except (safetensors.SafetensorError, OSError) as error:
             raise CheckpointError(f"load_gpt2: {place} is damaged or no safetensors file ({error})") from None
+        twice = [name for name in names if _PREFIX + name in names]
+        if twice:
+            raise CheckpointError(
+                f"load_gpt2: {place} holds both {twice[0]} and {_PREFIX}{twice[0]}, expected one of them"
+            )
         self.left = {name: x for name, x in found.items() if not name.endswith(_BUFFERS)}
 
     def peek(self, name: str, shape: tuple[int | None, ...]) -> np.ndarray[Any, Any]:
@@ -138,10 +157,11 @@ def _settings(place: Path) -> dict[str, Any]:
     if not place.is_file():
         return {}
     try:
-        found = json.loads(place.read_text(encoding="utf-8"))
-        settings = dict(found)
-    except (OSError, ValueError, TypeError) as error:
+        settings = json.loads(place.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"load_gpt2: {place} is no JSON object ({error})") from error
+    if not isinstance(settings, dict):
+        raise CheckpointError(f"load_gpt2: {place} is no JSON object (it holds {short(settings)})")
     activation = settings.get("activation_function", _GELU[0])
     if activation not in _GELU:
         raise CheckpointError(
@@ -150,4 +170,9 @@ def _settings(place: Path) -> dict[str, Any]:
     for name, refused in _REFUSED.items():
         if settings.get(name) is refused:
             raise CheckpointError(f"load_gpt2: {place} has {name} {refused}, expected {not refused}")
+    eps = settings.get("layer_norm_epsilon", 1e-5)
+    if isinstance(eps, bool) or not isinstance(eps, (int, float)) or not is_positive(eps):
+        raise CheckpointError(
+            f"load_gpt2: {place} has layer_norm_epsilon {short(eps)}, expected a finite positive number"
+        )
     return settings

@@ -14,6 +14,7 @@ import numpy as np
 from vkdnn.array import Array, array, asarray
 from vkdnn.errors import ArgumentError, ShapeError
 from vkdnn.ir.arguments import integer, settings
+from vkdnn.kernels.attention import MAX_KEY_WIDTH
 from vkdnn.nn.layers import Linear, Params, RoPE
 from vkdnn.ops import masks
 from vkdnn.ops.attention import attention
@@ -49,6 +50,8 @@ class CausalSelfAttention:
         settings(self)
         if self.kv_heads < 1 or self.heads % self.kv_heads:
             raise ArgumentError(f"kv_heads: got {self.kv_heads} for {self.heads} heads, expected a divisor of them")
+        if not 1 <= self.head_dim <= MAX_KEY_WIDTH:
+            raise ArgumentError(f"head_dim: got {self.head_dim}, expected 1 to {MAX_KEY_WIDTH}")
         if self.softcap is not None and not 0 < self.softcap < math.inf:
             raise ArgumentError(f"softcap: got {self.softcap}, expected a finite positive number or None")
         if self.positions == "rope":

@@ -81,7 +81,8 @@ def generate(
 
     Byte i is drawn from softmax(logits / temperature) with number i of the seed's stream; temperature 0
     takes the most probable one, the smallest at a tie. Raises ArgumentError for an empty prompt, a negative
-    count or temperature, and VkdnnError when the model gives NaN.
+    count or temperature, and what the model's init_state raises for too many bytes, before the first byte is asked
+    for; VkdnnError when the model gives NaN.
     """
     if not prompt:
         raise ArgumentError("prompt: got no bytes, expected at least one; a newline will do")
@@ -89,12 +90,15 @@ def generate(
         raise ArgumentError(f"bytes: got {count}, expected 0 or more")
     if not 0 <= temperature < float("inf"):
         raise ArgumentError(f"temperature: got {temperature}, expected a finite number, 0 or more")
-    return _bytes(model, params, prompt, count, temperature, seed, progress)
+    with tree.flatten(params)[0][0].device:
+        state = model.init_state(1, max_tokens=len(prompt) + max(count - 1, 0))  # the last byte is never read
+    return _bytes(model, params, state, prompt, count, temperature, seed, progress)
 
 
 def _bytes(
     model: Model,
     params: Any,
+    state: Any,
     prompt: bytes,
     count: int,
     temperature: float,
@@ -109,8 +113,6 @@ def _bytes(
     device = tree.flatten(params)[0][0].device
     jitted = vk.jit(step, donate_argnums=2, progress=progress)
     divisor = np.float32(max(temperature, 2.0**-20))  # below that, softmax is the maximum's alone
-    with device:
-        state = model.init_state(1, max_tokens=len(prompt) + max(count - 1, 0))  # the last byte is never read
     scores, at = None, 0
     while at < len(prompt):
         length = PIECE if len(prompt) - at >= PIECE else 1
