@@ -8,16 +8,19 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import asdict
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import vkdnn as vk
+from vkdnn import checkpoint
 from vkdnn.cli import app
 from vkdnn.cli.console import full_name
 from vkdnn.cli.train import train
 from vkdnn.cli.train_model import configure, model_options
-from vkdnn.nn import GPTConfig, RAPTConfig
+from vkdnn.nn import GPTConfig, GPTModel, RAPTConfig
 from vkdnn.train import Job, Parity, run_steps, sample_text
 
 TINY = ["--width", "16", "--layers", "1", "--heads", "2", "--batch", "2", "--length", "32"]
@@ -93,6 +96,20 @@ def test_generate_refuses_clearly(trained, tmp_path):
     empty = run("generate", folder, "--prompt", "", "--device", "cpu")
     assert empty.exit_code == 1 and "--prompt: got no text" in empty.stderr
     assert run("generate", folder, "--temperature", "-1").exit_code == 2
+
+
+def test_generate_writes_no_prompt_above_an_error(tmp_path):
+    config = GPTConfig(width=16, layers=1, heads=2, hidden=16)
+    for name, params, message in (
+        ("long", GPTModel(config).init(0, vk.device("cpu")), "init_state: a cache of 1 x"),
+        ("nan", GPTModel(config).init(0, vk.device("cpu")), "the model gives NaN"),
+    ):
+        if name == "nan":
+            params["norm"]["weight"] = vk.array(np.full(16, np.nan, np.float32), device="cpu")
+        path = tmp_path / f"{name}.safetensors"
+        checkpoint.save(path, params, metadata={"model": "gpt", "config": asdict(config)})
+        result = run("generate", path, "--device", "cpu", "-n", 10**11 if name == "long" else 3)
+        assert result.exit_code == 1 and message in result.stderr and result.stdout == ""
 
 
 def test_verify_compares_the_device_with_the_reference():
@@ -213,6 +230,8 @@ def test_refusals(tmp_path):
     assert not (tmp_path / "run").exists()
     full = run("train", *TINY, "--device", "cpu", "--out", tmp_path)
     assert full.exit_code == 1 and "is not empty; name a new folder" in full.stderr
+    file = run("train", *TINY, "--device", "cpu", "--out", tmp_path / "short.txt")
+    assert file.exit_code == 1 and "short.txt is a file; name a folder" in file.stderr
     blocked = run("train", *TINY, "--device", "cpu", "--out", tmp_path / "short.txt" / "run")
     assert blocked.exit_code == 1 and "--out: cannot make" in blocked.stderr
     device = run("train", *TINY, "--device", "no such card", "--out", tmp_path / "run")
@@ -263,6 +282,22 @@ def test_ctrl_c_before_the_first_step_leaves_nothing(tmp_path, monkeypatch):
     result = run("train", *TINY, "--steps", 2, "--device", "cpu", "--out", tmp_path / "run")
     assert result.exit_code == 130 and "in step 1; there is no checkpoint yet" in result.stdout
     assert not (tmp_path / "run").exists()
+
+
+def test_an_empty_folder_is_taken_by_the_first_run(tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    found = []
+
+    def second(self):
+        found.append(run("train", *TINY, "--steps", 2, "--device", "cpu", "--out", folder))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("vkdnn.train.Trainer.step", second)
+    first = run("train", *TINY, "--steps", 2, "--device", "cpu", "--out", folder)
+    assert len(found) == 1 and found[0].exit_code == 1
+    assert "--out: another run began in" in found[0].stderr
+    assert first.exit_code == 130 and not folder.exists()
 
 
 def test_ctrl_c_elsewhere_is_no_traceback(monkeypatch):

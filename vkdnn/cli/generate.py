@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import sys
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated
 
@@ -64,8 +65,9 @@ def generate(
         return
     clean = printable if sys.stdout.isatty() else str
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    first = list(islice(made, 1))  # before the prompt, which would stand above an error
     sys.stdout.write(clean(start.decode(errors="replace")))
-    for byte in made:
+    for byte in chain(first, made):
         sys.stdout.write(clean(decoder.decode(bytes([byte]))))
         sys.stdout.flush()
     sys.stdout.write(clean(decoder.decode(b"", final=True)) + "\n")

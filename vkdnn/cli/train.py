@@ -16,7 +16,7 @@ from vkdnn.cli.console import DeviceOption, JsonOption, find_device, output
 from vkdnn.cli.train_memory import run_memory_report
 from vkdnn.cli.train_model import configure
 from vkdnn.cli.train_resume import given_options, levers_of, resume_run
-from vkdnn.cli.train_run import Run
+from vkdnn.cli.train_run import CLAIM, Run
 from vkdnn.cli.train_verify import run_verify
 from vkdnn.errors import ArgumentError
 from vkdnn.nn import GPTConfig, RAPTConfig
@@ -243,22 +243,27 @@ def _corpus(text: Path | None, fixed: bool) -> Corpus:
 
 
 def _folder(out: Path | None) -> Path:
-    """The folder of this run, made now, so that what is wrong with it shows before training."""
+    """The folder of this run, made and claimed now, so that what is wrong with it shows before training."""
     folder = out or Path("runs", datetime.now().strftime("%Y%m%d-%H%M%S"))
-    there = folder.is_dir()
-    if there and any(folder.iterdir()):
-        if out is None:
-            time.sleep(1.0)  # another run began in this second
-            return _folder(None)
-        raise ArgumentError(
-            f"--out: {folder} is not empty; name a new folder, or go on with the run there with --resume {folder}"
-        )
     try:
-        folder.mkdir(parents=True, exist_ok=there)
-    except FileExistsError:
-        if out is None:
-            return _folder(None)
-        raise ArgumentError(f"--out: {folder} was made a moment ago, by another run; name another folder") from None
+        if folder.exists() and not folder.is_dir():
+            raise ArgumentError(f"--out: {folder} is a file; name a folder")
+        folder.mkdir(parents=True, exist_ok=True)
+        files = {path.name for path in folder.iterdir()}
+        if not files:
+            with open(folder / CLAIM, "x"):
+                return folder
+    except FileExistsError:  # made a moment ago
+        files = {CLAIM}
     except OSError as error:
         raise ArgumentError(f"--out: cannot make {folder} ({error.strerror}); name another folder") from error
-    return folder
+    if out is None:
+        time.sleep(1.0)  # another run began in this second
+        return _folder(None)
+    if files == {CLAIM}:
+        raise ArgumentError(
+            f"--out: another run began in {folder}; name another folder, or remove this one if that run was killed"
+        )
+    raise ArgumentError(
+        f"--out: {folder} is not empty; name a new folder, or go on with the run there with --resume {folder}"
+    )

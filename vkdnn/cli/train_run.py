@@ -5,6 +5,7 @@ It must never write to stdout what is not the result when the result is JSON.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import math
 import time
@@ -48,6 +49,7 @@ from vkdnn.train import (
 
 PARITY_STEPS = 3  # of the run, done again on the reference
 SAVE_SECONDS = 60.0  # between checkpoints
+CLAIM = ".running"  # in the folder of a run until it ends, so that no other begins there
 LAST = 10  # steps whose mean is reported as the loss: a single batch says little
 SAMPLE_PROMPT = b"def "
 SAMPLE_BYTES = 240
@@ -88,13 +90,15 @@ class Run:
 
         Raises CheckpointError when a checkpoint cannot be written: before training, where that can be known.
         """
+        try:
+            self._go()
+        finally:
+            self._leave()
+
+    def _go(self) -> None:
         trainer = Trainer(self.job, self.corpus, self.device, self._compiled, self.start, self.levers)
         # An old checkpoint stays until the new one is whole, so a fresh run needs room for two.
-        try:
-            reserve(self.checkpoint, trainer.checkpoint_bytes * (2 if self.start is None else 1))
-        except CheckpointError:
-            self._leave()
-            raise
+        reserve(self.checkpoint, trainer.checkpoint_bytes * (2 if self.start is None else 1))
         config, count = self.job.config, trainer.parameter_count
         self._line("model", f"{self.job.kind.title}, {layers_of(config)}, {count:,} parameters")
         self._line("text", str(self.corpus))
@@ -136,7 +140,8 @@ class Run:
             except KeyboardInterrupt:
                 stopped = True
                 self._line("stopped", "by Ctrl-C after training; the checkpoint is kept")
-        self._line("wrote", f"{self.folder}/: {', '.join(sorted(p.name for p in self.folder.iterdir()))}")
+        files = sorted(p.name for p in self.folder.iterdir() if p.name != CLAIM)
+        self._line("wrote", f"{self.folder}/: {', '.join(files)}")
         if self.as_json:
             print_json(self._result(losses, loss, digest, sample, parity, stopped))
         if stopped:
@@ -203,13 +208,14 @@ class Run:
 
     def _abandon(self, number: int, when: str) -> NoReturn:
         self._line("stopped", f"{when} step {number}; {self._kept()}")
-        self._leave()
         raise typer.Exit(INTERRUPTED)
 
     def _leave(self) -> None:
-        """No empty folder behind."""
-        if not any(self.folder.iterdir()):
-            self.folder.rmdir()
+        """No claim and no empty folder behind."""
+        with contextlib.suppress(OSError):  # a folder that is gone, or closed
+            (self.folder / CLAIM).unlink(missing_ok=True)
+            if not any(self.folder.iterdir()):
+                self.folder.rmdir()
 
     def _compiled(self, done: int, total: int, label: str) -> None:
         what = "compiling" if done < total else "preparing"  # the driver's part of it still lies ahead
