@@ -168,3 +168,15 @@ def test_errors_name_the_tokens(tokens, error, message):
         model = model_of()
         with pytest.raises(error, match=message):
             model.loss(model.init(seed=0), tokens)
+
+
+@pytest.mark.parametrize("shape", [(0, 7), (2, 0)])
+@pytest.mark.parametrize("settings", [{}, {"variant": "rla"}, {"variant": "lrla"}, {"order": "chunked"}], ids=str)
+def test_no_rows_and_no_tokens(settings, shape):
+    model = nn.RAPTModel(nn.RAPTConfig(width=16, layers=1, heads=2, key_width=8, value_width=4, hidden=16, **settings))
+    tokens = np.zeros(shape, np.int32)
+    with vk.device("cpu"):
+        params = model.init(0)
+        assert model(params, tokens).numpy().shape == (*shape, 256)
+        logits, _ = model.forward_step(params, tokens, model.init_state(shape[0]))
+        assert logits.numpy().shape == (*shape, 256)

@@ -128,6 +128,8 @@ class ReLULinearAttention:
         x = asarray(x)
         if x.ndim != 3 or x.shape[-1] != self.width:
             raise ShapeError(f"x: got shape {x.shape}, expected [B, T, {self.width}]")
+        if not x.size:
+            return x  # no row or no token: there is nothing to scan
         q, k, v = self._project(params, x, arange(x.shape[1]))
         settings = {"boundary": boundary, "causal": self.causal, "order": self.order}
         main = scan_prefix_outer(k, v, q, decay=self.decay, **settings)
@@ -164,10 +166,12 @@ class ReLULinearAttention:
     ) -> tuple[Array, Params]:
         """The next tokens: x [B, T, width] and the state so far -> [B, T, width] and the state after.
 
-        ``position`` int32 [1] is the number of tokens before; T may be 1. Bits are those of the whole
+        ``position`` int32 [1] is the number of tokens before; T may be 1, or 0. Bits are those of the whole
         sequence.
         """
         x = asarray(x)
+        if not x.size:
+            return x, state
         q, k, v = self._project(params, x, arange(x.shape[1]) + position)
         main, b = scan_step(state["b"], k, v, q, boundary=boundary, decay=self.decay)
         if self.variant != "rla":
@@ -183,14 +187,14 @@ class ReLULinearAttention:
         """q', k' [B, T, H, feature_width] and v [B, T, H, V] of x [B, T, width]."""
         part, rope = self._parts(), RoPE(self.key_width, self.rope_base)
 
-        def heads(name: str) -> Array:
-            return part[name](params[name], x).reshape(*x.shape[:2], self.heads, -1)
+        def heads(name: str, width: int) -> Array:
+            return part[name](params[name], x).reshape(*x.shape[:2], self.heads, width)
 
         def mapped(name: str) -> Array:
-            turned = rope(rms_norm(heads(name), eps=self.eps), positions)
+            turned = rope(rms_norm(heads(name, self.key_width), eps=self.eps), positions)
             return part["features"](params["features"], turned) if self.variant == "lrla" else relu(turned)
 
-        return mapped("query"), mapped("key"), heads("value")
+        return mapped("query"), mapped("key"), heads("value", self.value_width)
 
     def _output(self, params: Params, numerator: Array, denominator: Array) -> Array:
         """[B, T, H, V] over [B, T, H, 1], heads joined and projected: [B, T, width]."""
