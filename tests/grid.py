@@ -157,8 +157,10 @@ def takes(kind: str) -> list[str]:
 
 
 def apply_row(name: str, given: list[Any]) -> Any:
-    """A row on as many of four arrays as it takes; a condition is made by comparing two of them."""
-    op = OPS[name]
+    """A row on as many of four arrays as it takes, again from the first after the last; a condition is made by comparing
+    two of them.
+    """
+    op, given = OPS[name], [*given, *given]
     letters = op.types[: op.arity]
     if letters[0] == "b" and letters.strip("b"):
         chosen = [given[0] == given[2], *given[: op.arity - 1]]

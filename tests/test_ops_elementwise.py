@@ -71,7 +71,7 @@ def cases(category):
 def apply(name, operands):
     """The row on as many operands as it takes; a condition is made of the second, further ones by reversing."""
     op = OPS[name]
-    chosen = [*operands, operands[0][::-1], operands[1][::-1]][: op.arity]
+    chosen = [*operands, operands[0][::-1], operands[1][::-1], *operands][: op.arity]
     if op.types[0] == "b" and op.arity == 3:
         chosen = [operands[1] != operands[1]._map("add", operands[1], 0), *operands[:2]]
     return chosen[0]._map(name, *chosen)
