@@ -157,7 +157,7 @@ def takes(kind: str) -> list[str]:
 
 
 def apply_row(name: str, given: list[Any]) -> Any:
-    """A row on as many of four arrays as it takes, again from the first after the last; a condition is made by comparing
+    """A row on as many of four arrays as it takes, from the first again after the last; a condition is a comparison of
     two of them.
     """
     op, given = OPS[name], [*given, *given]
