@@ -21,6 +21,7 @@ from vkdnn.nn.layers import Embedding, Linear, Params, SwiGLU, token_array
 from vkdnn.nn.levers import NO_LEVERS, Levers, apply_blocks
 from vkdnn.nn.losses import cross_entropy
 from vkdnn.nn.norms import LayerNorm, RMSNorm
+from vkdnn.nn.prenorm import PreNormBlock
 from vkdnn.nn.self_attention import POSITIONS, CausalSelfAttention
 from vkdnn.ops.create import arange
 from vkdnn.ops.elementwise import gelu_tanh, maximum, where
@@ -120,7 +121,7 @@ class GELULayers:
 
 
 @dataclass(frozen=True)
-class GPTBlock:
+class GPTBlock(PreNormBlock):
     """x + attention(norm(x)), then x + mlp(norm(x)): pre-norm residuals."""
 
     config: GPTConfig
@@ -144,19 +145,6 @@ class GPTBlock:
         if c.mlp == "swiglu":
             return SwiGLU(c.width, c.hidden, self._residual_gain)
         return GELULayers(c.width, c.hidden, c.bias, self._residual_gain)
-
-    @property
-    def _residual_gain(self) -> float:
-        return 1.0 / math.sqrt(2.0 * self.config.layers)  # 2 additions a layer keep the variance near 1
-
-    def init(self, stream: Stream) -> Params:
-        """{"attention_norm", "attention", "mlp_norm", "mlp"}."""
-        return {
-            "attention_norm": self.norm.init(stream.child("attention_norm")),
-            "attention": self.attention.init(stream.child("attention")),
-            "mlp_norm": self.norm.init(stream.child("mlp_norm")),
-            "mlp": self.mlp.init(stream.child("mlp")),
-        }
 
     def __call__(self, params: Params, x: Array, document_ids: Any = None) -> Array:
         """x [B, T, width] float32 -> the same shape; ``document_ids`` [B, T] as in CausalSelfAttention."""

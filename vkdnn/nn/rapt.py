@@ -5,7 +5,6 @@ Decoding with a state of fixed size must give the logits of the whole sequence b
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +20,7 @@ from vkdnn.nn.layers import Embedding, Linear, Params, SwiGLU, token_array
 from vkdnn.nn.levers import NO_LEVERS, Levers, apply_blocks
 from vkdnn.nn.losses import cross_entropy
 from vkdnn.nn.norms import RMSNorm
+from vkdnn.nn.prenorm import PreNormBlock
 from vkdnn.streams import Stream
 
 
@@ -71,7 +71,7 @@ TRAIN_DEFAULTS = TrainDefaults()
 
 
 @dataclass(frozen=True)
-class RAPTBlock:
+class RAPTBlock(PreNormBlock):
     """x + attention(norm(x)), then x + mlp(norm(x)): pre-norm residuals."""
 
     config: RAPTConfig
@@ -91,19 +91,6 @@ class RAPTBlock:
     @property
     def mlp(self) -> SwiGLU:
         return SwiGLU(self.config.width, self.config.hidden, self._residual_gain)
-
-    @property
-    def _residual_gain(self) -> float:
-        return 1.0 / math.sqrt(2.0 * self.config.layers)  # 2 additions a layer keep the variance near 1
-
-    def init(self, stream: Stream) -> Params:
-        """{"attention_norm", "attention", "mlp_norm", "mlp"}."""
-        return {
-            "attention_norm": self.norm.init(stream.child("attention_norm")),
-            "attention": self.attention.init(stream.child("attention")),
-            "mlp_norm": self.norm.init(stream.child("mlp_norm")),
-            "mlp": self.mlp.init(stream.child("mlp")),
-        }
 
     def __call__(self, params: Params, x: Array, boundary: Any = None) -> Array:
         """x [B, T, width] float32 -> the same shape; ``boundary`` [B, T] nonzero where documents start."""
