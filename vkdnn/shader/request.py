@@ -1,0 +1,85 @@
+"""What is asked of the compiler: a kernel known by its spec, its GLSL rendered only when it has to be.
+
+Everything that can change the SPIR-V must be in a request's components; nothing else may be.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+
+from vkdnn.codegen import resources
+from vkdnn.shader.entry import digest
+
+# Packages and modules that turn a spec into GLSL.
+_GENERATOR = ("dtypes.py", "numerics", "ir", "codegen", "kernels")
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Source:
+    """The GLSL of a kernel, with the name and the SHA-256 of each template and library that it was rendered from."""
+
+    glsl: str
+    templates: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class ShaderRequest:
+    """A shader to compile: how to get its GLSL, the canonical text of its spec and schedule, the numerics strategies.
+
+    ``label`` and ``family`` are for messages and tables and part of no key.
+    """
+
+    source: Source | Callable[[], Source]
+    spec: str
+    strategies: str
+    label: str
+    family: str = ""
+
+    @staticmethod
+    def of_glsl(glsl: str, spec: str, strategies: str, label: str, family: str = "") -> ShaderRequest:
+        """The request for a shader that is written, not rendered."""
+        return ShaderRequest(Source(glsl), spec, strategies, label, family)
+
+    @cached_property
+    def rendered(self) -> Source:
+        """The source, rendered once."""
+        return self.source if isinstance(self.source, Source) else self.source()
+
+    @property
+    def glsl(self) -> str:
+        return self.rendered.glsl
+
+    @cached_property
+    def identity(self) -> str:
+        """What names the kernel before it is rendered; with generator_fingerprint() it determines the GLSL."""
+        return digest(f"{len(self.spec)}\n{self.spec}{self.strategies}")
+
+    def components(self, compiler: str, flags: str) -> dict[str, str]:
+        """The named parts that key this shader's entry in the store, in their order."""
+        named = {f"template {name}": sha256 for name, sha256 in self.rendered.templates}
+        return {
+            "spec": self.spec,
+            "strategies": self.strategies,
+            **named,
+            "glsl": self.glsl,
+            "compiler": compiler,
+            "flags": flags,
+        }
+
+
+@cache
+def generator_fingerprint() -> str:
+    """SHA-256 over the sources that turn specs into GLSL: kernels of two vkdnns with the same one are the same."""
+    whole = hashlib.sha256()
+    roots = [_PACKAGE / name for name in _GENERATOR] + [resources.folder(kind) for kind in ("templates", "shaders")]
+    for root in roots:
+        for path in sorted(root.rglob("*")) if root.is_dir() else [root]:
+            if path.suffix in (".py", ".j2", ".glsl"):
+                name = f"{root.name}/{path.relative_to(root).as_posix()}"
+                whole.update(f"{name} {digest(path.read_bytes())}\n".encode())
+    return whole.hexdigest()
