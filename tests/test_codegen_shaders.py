@@ -267,7 +267,7 @@ def all_shaders():
     rows = [step for k in range(0, len(results), 8) for step in schedule(results[k : k + 8])]
     for defines in ((), SOFTWARE):
         texts |= {render(s.spec, s.spec.schedules(TARGETS[0])[0], defines): "row" for s in rows}
-    requests = [ShaderRequest(text, text, "test", label) for text, label in texts.items()]
+    requests = [ShaderRequest.of_glsl(text, text, "test", label) for text, label in texts.items()]
     return requests, compile_many(requests)
 
 

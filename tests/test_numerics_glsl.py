@@ -79,7 +79,7 @@ void main() {{
 }}
 """
     device = open_device()
-    (spirv,) = compile_many([ShaderRequest(source, "numerics test", defines, "numerics test")])
+    (spirv,) = compile_many([ShaderRequest.of_glsl(source, "numerics test", defines, "numerics test")])
     buffers = [device.allocate(n, host=True) for n in (a.size, b.size, a.size * len(expressions))]
     whole = [Region.whole(buffer) for buffer in buffers]
     launch = Launch(spirv, "numerics test", tuple(buffers), (a.size,), (64, 1, 1), tuple(whole[:2]), tuple(whole[2:]))

@@ -39,7 +39,7 @@ def device():
 
 @pytest.fixture(scope="module")
 def shaders():
-    return compile_many([ShaderRequest(STEP, "", "", "step"), ShaderRequest(FILL, "", "", "fill")])
+    return compile_many([ShaderRequest.of_glsl(STEP, "", "", "step"), ShaderRequest.of_glsl(FILL, "", "", "fill")])
 
 
 def step(shaders, source, result, factor=3, count=None, source_at=0, result_at=0):

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from vkdnn.errors import CompileError, StoreError
-from vkdnn.shader import Compiler, ShaderRequest, ShaderStore, compile_count, compile_many
+from vkdnn.shader import Compiler, ShaderRequest, Store, compile_count, compile_many
+from vkdnn.shader.entry import key_of
 from vkdnn.shader.spirv import undecorated_float_ops
 from vkdnn.shader.store import cache_folder
 
@@ -22,14 +23,14 @@ void main() {{
     {body}
 }}
 """
-    return ShaderRequest(glsl, f"spec {number}", "subnormals=native", label)
+    return ShaderRequest.of_glsl(glsl, f"spec {number}", "subnormals=native", label)
 
 
 @pytest.fixture(autouse=True)
 def own_store(tmp_path, monkeypatch):
     monkeypatch.setenv("VKDNN_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("VKDNN_CACHE_DISABLE", raising=False)
-    monkeypatch.delenv("VKDNN_NO_COMPILE", raising=False)
+    monkeypatch.delenv("VKDNN_AOT_ONLY", raising=False)
     return tmp_path / "cache"
 
 
@@ -59,7 +60,7 @@ def test_no_request_needs_no_compiler(monkeypatch):
 WARM_START = """
 import sys
 from vkdnn.shader import ShaderRequest, compile_count, compile_many
-(spirv,) = compile_many([ShaderRequest(sys.argv[1], "spec", "native", "kernel")])
+(spirv,) = compile_many([ShaderRequest.of_glsl(sys.argv[1], "spec", "native", "kernel")])
 print(compile_count(), __import__("hashlib").sha256(spirv).hexdigest())
 """
 
@@ -73,7 +74,7 @@ def run_python(code, *arguments):
 
 def test_a_warm_start_calls_no_compiler(unique, monkeypatch):
     cold = run_python(WARM_START, request(unique).glsl)
-    monkeypatch.setenv("VKDNN_NO_COMPILE", "1")
+    monkeypatch.setenv("VKDNN_AOT_ONLY", "1")
     warm = run_python(WARM_START, request(unique).glsl)
     assert (cold[0], warm[0]) == ("1", "0")
     assert cold[1] == warm[1]
@@ -88,6 +89,30 @@ def test_two_processes_at_once_agree(unique):
     assert [process.returncode for process in processes] == [0] * 4
     assert len(digests) == 1
     assert run_python(WARM_START, glsl)[0] == "0"
+
+
+def test_the_entry_tells_how_the_shader_was_made(unique):
+    one = request(unique, label="scale")
+    (spirv,) = compile_many([one])
+    compiler = Compiler.find()
+    entry = Store(cache_folder()).load(one.components(compiler.version, compiler.flags))
+    assert entry.contents["spirv"] == spirv
+    assert entry.text("glsl") == one.glsl and entry.text("spec") == one.spec
+    assert entry.components["compiler"] == compiler.version and entry.components["strategies"] == one.strategies
+    assert entry.record["label"] == "scale" and entry.record["seconds"] > 0
+    assert list(entry.record["reflection"]["local_size"]) == [1, 1, 1]
+    assert entry.record["limits"]["maxPerStageDescriptorStorageBuffers"] == 1
+
+
+def test_a_process_that_holds_a_lock_for_ever_delays_and_no_more(unique, monkeypatch):
+    monkeypatch.setattr("vkdnn.shader.LOCK_SECONDS", 0.2)
+    one, compiler = request(unique), Compiler.find()
+    key = key_of("shaders", one.components(compiler.version, compiler.flags))
+    with Store(cache_folder()).locked(key) as held:
+        assert held
+        before = compile_count()
+        compile_many([one])
+        assert compile_count() == before + 1
 
 
 def test_disabled_store_writes_nothing(unique, monkeypatch, own_store):
@@ -105,8 +130,8 @@ def test_cache_folder_that_is_a_file(tmp_path, monkeypatch):
 
 
 def test_forbidden_compile_names_the_shader(unique, monkeypatch):
-    monkeypatch.setenv("VKDNN_NO_COMPILE", "1")
-    with pytest.raises(CompileError, match=r"1 shader is not stored .* softmax forward; fill"):
+    monkeypatch.setenv("VKDNN_AOT_ONLY", "1")
+    with pytest.raises(CompileError, match=r"1 shader is neither .* forbids compiling: softmax forward; build"):
         compile_many([request(unique, label="softmax forward")])
 
 
@@ -153,8 +178,22 @@ def test_compiler_named_by_the_environment(monkeypatch, tmp_path):
 
 
 def test_another_compiler_is_another_key(unique):
-    components = [request(unique).components(identity) for identity in ("one", "two")]
-    assert components[0] != components[1]
+    known = [("one", "flags"), ("two", "flags"), ("one", "other flags")]
+    assert len({key_of("shaders", request(unique).components(*each)) for each in known}) == 3
+
+
+def test_the_store_remembers_the_version_of_a_compiler(monkeypatch, tmp_path):
+    """A process that finds every shader runs no compiler at all, not even for its version."""
+    monkeypatch.setattr("vkdnn.shader.compiler._found", {})
+    script = f"echo called >> {tmp_path / 'calls'}; echo Glslang Version: 99"
+    named = fake_compiler(tmp_path / "glslang", script)
+    monkeypatch.setenv("VKDNN_GLSLANG", named)
+    for _ in range(3):
+        assert Compiler.find().version == "Glslang Version: 99"
+        monkeypatch.setattr("vkdnn.shader.compiler._found", {})
+    assert (tmp_path / "calls").read_text() == "called\n"
+    fake_compiler(tmp_path / "glslang", script + " and one")  # replaced in its place
+    assert Compiler.find().version == "Glslang Version: 99 and one"
 
 
 def test_compiler_without_version(monkeypatch, tmp_path):
@@ -187,7 +226,7 @@ def test_a_program_that_is_no_compiler(unique, monkeypatch, tmp_path):
 def test_a_store_that_cannot_be_written_warns_the_caller_once(unique, monkeypatch, tmp_path):
     """The warning names the line that called vkdnn, though worker threads compile."""
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr("vkdnn.shader.default_store", lambda kind, suffix: ShaderStore(tmp_path / "file" / "below"))
+    monkeypatch.setattr("vkdnn.shader.default_store", lambda kind: Store(tmp_path / "file" / "below"))
     with pytest.warns(RuntimeWarning, match="cannot store entries") as caught:
         assert len(compile_many([request(unique + "a"), request(unique + "b")])) == 2
     assert [w.filename for w in caught] == [__file__]

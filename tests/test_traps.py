@@ -6,7 +6,7 @@ import pytest
 import vkdnn as vk
 from vkdnn.fusion.schedule import schedule
 from vkdnn.ir.node import leaf
-from vkdnn.shader.store import ShaderStore
+from vkdnn.shader.entry import key_of
 
 TINY = np.float32(2.0**-12)
 
@@ -39,7 +39,7 @@ def test_close_constants_never_share_a_shader(both):
     specs = [schedule([(x * c).node])[0].spec for c in (1000015.0, 1000025.0)]
     requests = [device.shader(spec, spec.schedules(device.target)[0]) for spec in specs]
     assert specs[0].text() != specs[1].text() and requests[0].glsl != requests[1].glsl
-    keys = {ShaderStore.key(request.components("compiler")) for request in requests}
+    keys = {key_of("shaders", request.components("compiler", "flags")) for request in requests}
     assert len(keys) == 2
     values = both(lambda x: [x * 1000015.0, x * 1000025.0], np.ones(8, np.float32))
     assert set(values[0]) == {1000015.0} and set(values[1]) == {1000025.0}

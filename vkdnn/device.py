@@ -17,7 +17,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from vkdnn import runtime
-from vkdnn.codegen.render import render
 from vkdnn.dtypes import memory
 from vkdnn.errors import DeviceError, MemoryLimitError
 from vkdnn.ir.arguments import integer
@@ -25,6 +24,7 @@ from vkdnn.kernels.base import KernelSpec, Target
 from vkdnn.numerics.basic import exact
 from vkdnn.runtime import Launch, Region
 from vkdnn.shader import ShaderRequest, compile_many
+from vkdnn.shader.request import kernel_request
 
 Words = np.ndarray[Any, np.dtype[np.uint32]]
 Progress = Callable[[int, int, str], None]
@@ -294,9 +294,7 @@ class VulkanDevice(Device):
 
     def shader(self, spec: KernelSpec, schedule: Any) -> ShaderRequest:
         """The request from which a kernel is compiled for this device."""
-        glsl = render(spec, schedule, self.defines)
-        label = spec.text().split("\n", 1)[0]
-        return ShaderRequest(glsl, f"{spec.text()}\nschedule {schedule}", self.opened.strategies.text, label)
+        return kernel_request(spec, schedule, self.defines, self.opened.strategies.text)
 
     def prepare(
         self,

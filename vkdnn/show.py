@@ -17,7 +17,6 @@ import vkdnn as vk
 from vkdnn import dtypes
 from vkdnn.array import Array
 from vkdnn.catalogue import catalogue, elementwise_rows
-from vkdnn.codegen.render import render
 from vkdnn.device import VulkanDevice
 from vkdnn.errors import ArgumentError, CompileError
 from vkdnn.fusion.schedule import schedule
@@ -31,6 +30,7 @@ from vkdnn.ops.elementwise import gelu
 from vkdnn.ops.scan import outer_col, scan_prefix_outer, scan_suffix_outer
 from vkdnn.optim import adamw_update
 from vkdnn.shader import ShaderRequest, compile_many
+from vkdnn.shader.request import kernel_request
 
 # What every device that adds and multiplies right can run: subnormals, quotients and roots in software.
 PORTABLE = ("VKDNN_DIVIDE_REMAINDER", "VKDNN_SQRT_REMAINDER", "VKDNN_SUBNORMALS_SOFTWARE")
@@ -244,8 +244,7 @@ def kernels(outputs: Sequence[Array], device: vk.Device | None = None) -> list[S
 def _portable(step: Step) -> ShaderRequest:
     spec = step.spec
     chosen = spec.schedules(Target(software=False))[0]
-    text = spec.text()
-    return ShaderRequest(render(spec, chosen, PORTABLE), f"{text}\nschedule {chosen}", "portable", text.split("\n")[0])
+    return kernel_request(spec, chosen, PORTABLE, "portable")
 
 
 def graph_text(outputs: Sequence[Array]) -> str:

@@ -5,14 +5,16 @@ It must be a pure function: the same spec, schedule and strategies give the same
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, Protocol
-
-import jinja2
+from typing import TYPE_CHECKING, Any, Protocol
 
 from vkdnn.codegen import glsl, resources
 from vkdnn.dtypes import DType
+
+if TYPE_CHECKING:
+    import jinja2  # loaded when a kernel is rendered: bundles and programs of them run without it
 
 
 class Renderable(Protocol):
@@ -32,7 +34,31 @@ class Renderable(Protocol):
 
 
 @cache
+def template_hashes(name: str) -> tuple[tuple[str, str], ...]:
+    """Name and SHA-256 of a template and of all that it extends and includes, in alphabetical order."""
+    from jinja2 import meta
+
+    found: dict[str, str] = {}
+    todo = [name]
+    while todo:
+        current = todo.pop()
+        if current not in found:
+            text, _, _ = _loader().get_source(_environment(), current)
+            found[current] = hashlib.sha256(text.encode()).hexdigest()
+            todo += [other for other in meta.find_referenced_templates(_environment().parse(text)) if other]
+    return tuple(sorted(found.items()))
+
+
+def _loader() -> jinja2.BaseLoader:
+    loader = _environment().loader
+    assert loader is not None
+    return loader
+
+
+@cache
 def _environment() -> jinja2.Environment:
+    import jinja2
+
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader([resources.folder("templates"), resources.folder("shaders")]),
         undefined=jinja2.StrictUndefined,

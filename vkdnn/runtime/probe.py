@@ -27,6 +27,7 @@ from vkdnn.runtime.info import DeviceInfo, Strategies, choose, forced_strategies
 from vkdnn.runtime.interface import Launch, Region, Words
 from vkdnn.runtime.kompute import KomputeDevice
 from vkdnn.shader import ShaderRequest, compile_many
+from vkdnn.shader.entry import Entry
 from vkdnn.shader.store import default_store
 
 _LOCAL_SIZE = 64
@@ -69,6 +70,8 @@ void main() {
     copies[i] = words[4u * i + 1u];
 }
 """
+
+PROBE = ShaderRequest.of_glsl(PROBE_GLSL, PROBE_GLSL, "hardware", "numerics probe", "probe")
 
 _RULES = {
     Operation.ADD: "addition",
@@ -170,7 +173,7 @@ def _require(cases: Cases, results: Words, good: np.ndarray, operation: Operatio
 
 def run_probe(device: KomputeDevice) -> Verdict:
     """Runs the probe shader on a device and judges it; raises DeviceError if no strategy can mend it."""
-    (spirv,) = compile_many([ShaderRequest(PROBE_GLSL, "probe", "hardware", "numerics probe")])
+    (spirv,) = compile_many([PROBE])
     cases = make_cases()
     packed = cases.packed()
     inputs = device.allocate(packed.size, host=True)
@@ -211,13 +214,14 @@ def find_verdict(device: KomputeDevice) -> Verdict:
     A software device is probed in every process: how it treats subnormals is a matter of its threads.
     """
     components = verdict_components(device.info)
-    store = None if device.info.kind == "software" else default_store("verdicts", ".json")
+    store = None if device.info.kind == "software" else default_store("verdicts")
     stored = store.load(components) if store else None
     if stored is not None:
-        return Verdict(**json.loads(stored))
+        return Verdict(**json.loads(stored.text("verdict")))
     verdict = run_probe(device)
     if store is not None:
-        store.save(components, json.dumps(asdict(verdict)).encode())
+        record = {"label": f"verdict on {device.info}", "family": "verdict"}
+        store.save(Entry(store.kind, components, record, {"verdict": json.dumps(asdict(verdict)).encode()}))
     return verdict
 
 

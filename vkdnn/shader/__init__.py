@@ -7,42 +7,26 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
 
 from vkdnn.errors import CompileError
 from vkdnn.shader.compiler import Compiler, compile_count
-from vkdnn.shader.store import ShaderStore, default_store
+from vkdnn.shader.entry import Entry, key_of, short
+from vkdnn.shader.reflect import limits_needed, reflect
+from vkdnn.shader.request import ShaderRequest, Source, generator_fingerprint
+from vkdnn.shader.store import LOCK_SECONDS, Store, default_store
+from vkdnn.shader.upkeep import after_storing
 
-__all__ = ["Compiler", "ShaderRequest", "ShaderStore", "compile_count", "compile_many"]
+__all__ = ["Compiler", "ShaderRequest", "Source", "Store", "compile_count", "compile_many", "generator_fingerprint"]
 
 Progress = Callable[[int, int, str], None]
+KIND = "shaders"
 
+_STARTED = time.time()
 _lock = threading.Lock()
 _memo: dict[str, bytes] = {}
-
-
-@dataclass(frozen=True)
-class ShaderRequest:
-    """A shader to compile: its whole GLSL, the spec and strategies it was rendered from, a name for messages.
-
-    The label is no part of the key.
-    """
-
-    glsl: str
-    spec_text: str
-    strategies: str
-    label: str
-
-    def components(self, compiler_identity: str) -> Mapping[str, str]:
-        """The named parts that key this shader's entry in the store, in their order."""
-        return {
-            "spec": self.spec_text,
-            "glsl": self.glsl,
-            "compiler": compiler_identity,
-            "strategies": self.strategies,
-        }
 
 
 def compile_many(requests: Sequence[ShaderRequest], progress: Progress | None = None) -> list[bytes]:
@@ -50,63 +34,110 @@ def compile_many(requests: Sequence[ShaderRequest], progress: Progress | None = 
 
     `progress(done, total, label)` is called in this thread after each shader that had to be compiled. Raises
     CompileError for the first shader that does not compile, if there is no compiler, or if a shader is not
-    stored while VKDNN_NO_COMPILE=1 forbids compiling (which proves a store complete).
+    stored while VKDNN_AOT_ONLY=1 forbids compiling.
     """
     if not requests:
         return []
     compiler = Compiler.find()
-    store = default_store("shaders", ".spv")
-    keys = [ShaderStore.key(request.components(compiler.identity)) for request in requests]
+    store = default_store(KIND)
+    components = [request.components(compiler.version, compiler.flags) for request in requests]
+    keys = [key_of(KIND, parts) for parts in components]
     with _lock:
         ready = {key: _memo[key] for key in keys if key in _memo}
     missing: dict[str, ShaderRequest] = {}
     for key, request in zip(keys, requests, strict=True):
         if key in ready or key in missing:
             continue
-        stored = store.load(request.components(compiler.identity)) if store else None
+        stored = store.load_key(key) if store else None
         if stored is None:
             missing[key] = request
         else:
-            ready[key] = stored
-    ready.update(_compile_missing(missing, compiler, store, progress))
+            ready[key] = stored.contents["spirv"]
+    if missing:
+        _check_allowed(missing.values())
+        ready.update(_Compilation(compiler, store).run(missing, progress))
     with _lock:
         _memo.update(ready)
     return [ready[key] for key in keys]
 
 
-def _compile_missing(
-    missing: Mapping[str, ShaderRequest],
-    compiler: Compiler,
-    store: ShaderStore | None,
-    progress: Progress | None,
-) -> dict[str, bytes]:
-    """Compiles and stores; each thread only waits for its own compiler process, so the cores do the work."""
-    if not missing:
-        return {}
-    if os.environ.get("VKDNN_NO_COMPILE") == "1":
+def _check_allowed(missing: Collection[ShaderRequest]) -> None:
+    if os.environ.get("VKDNN_AOT_ONLY") == "1":
         count = "1 shader is" if len(missing) == 1 else f"{len(missing)} shaders are"
-        labels = ", ".join(request.label for request in missing.values())
+        labels = ", ".join(request.label for request in missing)
         raise CompileError(
-            f"{count} not stored and VKDNN_NO_COMPILE=1 forbids compiling: {labels}; "
-            "fill the store first or unset VKDNN_NO_COMPILE"
+            f"{count} neither in VKDNN_AOT's bundles nor stored, and VKDNN_AOT_ONLY=1 forbids compiling: {labels}; "
+            "build the bundle again with `vkdnn aot build`, fill the store with `vkdnn cache warm`, or unset it"
         )
 
-    def compile_one(request: ShaderRequest) -> tuple[bytes, OSError | None]:
-        spirv = compiler.compile_glsl(request.glsl, request.label)
-        return spirv, store.write(request.components(compiler.identity), spirv) if store is not None else None
 
-    compiled: dict[str, bytes] = {}
-    with ThreadPoolExecutor(min(len(missing), os.cpu_count() or 1), "vkdnn-glslang") as pool:
-        futures = {pool.submit(compile_one, request): key for key, request in missing.items()}
-        try:
-            for future in as_completed(futures):
-                key = futures[future]
-                compiled[key], error = future.result()
-                if store is not None and error is not None:
-                    store.warn(error)
-                if progress is not None:
-                    progress(len(compiled), len(missing), missing[key].label)
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
-    return compiled
+class _Compilation:
+    """Makes shaders that are in no store, with all cores and beside other processes that may want the same.
+
+    A thread only waits for its own compiler process, so the cores do the work. What another process is just making
+    is put off; when nothing else is left, its lock is waited for.
+    """
+
+    def __init__(self, compiler: Compiler, store: Store | None) -> None:
+        self.compiler, self.store = compiler, store
+        self.trouble: OSError | None = None  # of the last write that failed
+        self.stored: set[str] = set()
+
+    def run(self, missing: Mapping[str, ShaderRequest], progress: Progress | None) -> dict[str, bytes]:
+        done: dict[str, bytes] = {}
+        with ThreadPoolExecutor(min(len(missing), os.cpu_count() or 1), "vkdnn-glslang") as pool:
+            try:
+                for patience in (0.0, LOCK_SECONDS):
+                    left = {key: request for key, request in missing.items() if key not in done}
+                    futures = {pool.submit(self._make, key, left[key], patience): key for key in left}
+                    for future in as_completed(futures):
+                        spirv = future.result()
+                        if spirv is not None:
+                            key = futures[future]
+                            done[key] = spirv
+                            if progress is not None:
+                                progress(len(done), len(missing), missing[key].label)
+            except BaseException:
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
+        if self.store is not None:
+            if self.trouble is not None:
+                self.store.warn(self.trouble)
+            if self.stored:
+                after_storing(self.store, min(self.stored)[:2])
+        return done
+
+    def _make(self, key: str, request: ShaderRequest, patience: float) -> bytes | None:
+        """The SPIR-V; None if another process is making it and there is no patience to wait."""
+        if self.store is None:
+            return self._compile(request).contents["spirv"]
+        with self.store.locked(key, patience) as held:
+            if not held and not patience:
+                return None
+            entry = self.store.load_key(key)  # another may have made it meanwhile
+            if entry is None:
+                entry = self._compile(request)
+                error = self.store.write(entry)
+                if error is None:
+                    self.stored.add(key)
+                else:
+                    self.trouble = error
+            return entry.contents["spirv"]
+
+    def _compile(self, request: ShaderRequest) -> Entry:
+        begun, clock = time.time(), time.perf_counter()
+        spirv = self.compiler.compile_glsl(request.glsl, request.label)
+        reflection = reflect(spirv)
+        record = {
+            "label": request.label,
+            "family": request.family,
+            "compiled": begun,
+            "seconds": time.perf_counter() - clock,
+            "compiler_path": self.compiler.path,
+            "process": f"{os.getpid()}-{_STARTED:.3f}",
+            "reflection": reflection.record(),
+            "limits": limits_needed(reflection),
+            "workgroups": request.workgroups,
+        }
+        contents = {"spirv": spirv, "glsl": request.glsl.encode(), "spec": request.spec.encode()}
+        return Entry(KIND, short(request.components(self.compiler.version, self.compiler.flags)), record, contents)

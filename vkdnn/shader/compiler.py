@@ -18,7 +18,9 @@ from pathlib import Path
 import numpy as np
 
 from vkdnn.errors import CompileError
+from vkdnn.shader.entry import Entry
 from vkdnn.shader.spirv import decorate_no_contraction
+from vkdnn.shader.store import default_store
 
 FLAGS = ("-V", "--target-env", "vulkan1.1", "-S", "comp")
 # Raised whenever the pass over the SPIR-V changes what it emits: part of the flags that key the store.
@@ -55,21 +57,22 @@ class Compiler:
     version: str
 
     @property
-    def identity(self) -> str:
-        """Version and flags: what, with the GLSL text, determines the SPIR-V."""
-        return f"{self.version} {' '.join(FLAGS)} {PASS_VERSION}"
+    def flags(self) -> str:
+        """Flags, target environment and the pass over the SPIR-V: with version and GLSL what determines the SPIR-V."""
+        return f"{' '.join(FLAGS)} {PASS_VERSION}"
 
     @staticmethod
     def find() -> Compiler:
         """The compiler that VKDNN_GLSLANG names, else the first on PATH or beside this Python; cached.
 
-        Raises CompileError, with what to install, if there is none or it does not run.
+        The store remembers the version of a file, so that a process that compiles nothing runs nothing. Raises
+        CompileError, with what to install, if there is none or it does not run.
         """
         path = _locate()
         with _lock:
             known = _found.get(path)
         if known is None:
-            known = Compiler(path, _version(path))
+            known = Compiler(path, _known_version(path))
             with _lock:
                 _found[path] = known
         return known
@@ -132,6 +135,22 @@ def _locate() -> str:
     if path is None:
         raise CompileError(f"no GLSL compiler: glslangValidator is not on PATH; {_REMEDY}")
     return path
+
+
+def _known_version(path: str) -> str:
+    """_version(), remembered for the very file: a compiler that is replaced has another size or time."""
+    store = default_store("compilers")
+    if store is None:
+        return _version(path)
+    real = Path(path).resolve()
+    stat = real.stat()
+    components = {"path": str(real), "bytes": str(stat.st_size), "modified": str(stat.st_mtime_ns)}
+    stored = store.load(components)
+    if stored is not None:
+        return stored.text("version")
+    version = _version(path)
+    store.write(Entry(store.kind, components, {}, {"version": version.encode()}))  # whoever stores a shader reports
+    return version
 
 
 def _version(path: str) -> str:

@@ -18,7 +18,7 @@ from vkdnn.errors import StoreError
 FORMAT_VERSION = 2
 _MAGIC = f"vkdnn entry {FORMAT_VERSION} ".encode()
 _FIRST_LINE = len(_MAGIC) + 64 + 1  # the magic, a SHA-256 in hex, a newline
-_SHORT = 160  # characters up to which a component is kept as it is
+_SHORT = 400  # characters up to which a component is kept as it is
 _HASHED = re.compile(r"sha256:[0-9a-f]{64}")
 
 Components = Mapping[str, str]

@@ -6,12 +6,15 @@ Everything that can change the SPIR-V must be in a request's components; nothing
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 from vkdnn.codegen import resources
+from vkdnn.codegen.render import render, template_hashes
+from vkdnn.kernels.base import KernelSpec
 from vkdnn.shader.entry import digest
 
 # Packages and modules that turn a spec into GLSL.
@@ -31,7 +34,7 @@ class Source:
 class ShaderRequest:
     """A shader to compile: how to get its GLSL, the canonical text of its spec and schedule, the numerics strategies.
 
-    ``label`` and ``family`` are for messages and tables and part of no key.
+    ``label``, ``family`` and ``workgroups``, which says how many are launched, are for people and part of no key.
     """
 
     source: Source | Callable[[], Source]
@@ -39,6 +42,7 @@ class ShaderRequest:
     strategies: str
     label: str
     family: str = ""
+    workgroups: str = ""
 
     @staticmethod
     def of_glsl(glsl: str, spec: str, strategies: str, label: str, family: str = "") -> ShaderRequest:
@@ -70,6 +74,18 @@ class ShaderRequest:
             "compiler": compiler,
             "flags": flags,
         }
+
+
+def kernel_request(spec: KernelSpec, schedule: Any, defines: Sequence[str], strategies: str) -> ShaderRequest:
+    """The request for a kernel. ``defines`` are what the numerics ``strategies`` are called in GLSL."""
+
+    def rendered() -> Source:
+        return Source(render(spec, schedule, defines), template_hashes(spec.template))
+
+    text = spec.text()
+    return ShaderRequest(
+        rendered, f"{text}\nschedule {schedule}", strategies, text.split("\n", 1)[0], type(spec).__name__
+    )
 
 
 @cache

@@ -1,106 +1,188 @@
-"""An on-disk store of compiled shaders, keyed by everything that determines them.
+"""An on-disk store of entries (compiled shaders, device verdicts), keyed by everything that determines them.
 
-It must never return a torn or foreign entry, and never fail the work that it only speeds up.
+It must never return a torn, damaged or foreign entry, and never fail the work that it only speeds up.
 """
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import json
 import os
+import re
 import sys
 import tempfile
 import threading
+import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
+import filelock
 import platformdirs
 
 from vkdnn.errors import StoreError
+from vkdnn.shader.entry import FORMAT_VERSION, Components, DamagedEntryError, Entry, decode, encode, key_of
 
-FORMAT_VERSION = 1
-_MAGIC = b"vkdnn store entry\n"
+VERSION_FOLDER = f"v{FORMAT_VERSION}"
+QUARANTINE, LOCKS, REMOVED = "quarantine", "locks", "removed.jsonl"
+NEW = ".new-"  # how the name of a file begins that is being written
+DEFAULT_MAX_BYTES = 2 << 30
+DEFAULT_MAX_DAYS = 180.0
+LOCK_SECONDS = 60.0  # after which whoever waits for another's work does it too
+_POLL_SECONDS = 0.02
+_STAMP_SECONDS = 60.0  # a last use is noted this exactly, so that reading seldom writes
+_REMOVED_BYTES = 1 << 20
 _PACKAGE = str(Path(__file__).parent.parent) + os.sep
 _DISABLED = {"1", "true", "yes", "on"}
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 _lock = threading.Lock()
 _warned: set[str] = set()
-_opened: dict[str, ShaderStore] = {}
 
 
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+class Store:
+    """Entries of one kind under ``root``, a file each: ``root/v2/<kind>/<2 digits>/<key>``.
 
-
-class ShaderStore:
-    """Entries in one folder: a header with the hash of each key component and a checksum, then the payload.
-
-    Any number of threads and processes may share the folder: an entry appears whole or not at all.
+    Any number of threads and processes may share the folder: an entry appears whole or not at all. The time of
+    modification of a file is the stamp of its last use.
     """
 
-    def __init__(self, root: str | os.PathLike[str], suffix: str = ".spv") -> None:
-        """`root` is made when the first entry is written; `suffix` keeps kinds of entries apart."""
+    def __init__(self, root: str | os.PathLike[str], kind: str = "shaders") -> None:
+        """``root`` is made when the first entry is written."""
         self.root = Path(root)
-        self.suffix = suffix
+        self.kind = kind
+        self.base = self.root / VERSION_FOLDER
+        self.folder = self.base / kind
 
-    @staticmethod
-    def key(components: Mapping[str, str]) -> str:
-        """The key of an entry: sha256 over the format version and the named components, in their order."""
-        return _digest(json.dumps(_component_hashes(components)).encode())
+    def path(self, key: str) -> Path:
+        """Where the entry of a key lies or would lie."""
+        return self.folder / key[:2] / key
 
-    def path(self, components: Mapping[str, str]) -> Path:
-        """Where the entry with these components lies or would lie."""
-        key = self.key(components)
-        return self.root / key[:2] / (key + self.suffix)
+    def load(self, components: Components) -> Entry | None:
+        """The entry saved under these components; None if there is none. A damaged one goes to quarantine."""
+        return self.load_key(key_of(self.kind, components))
 
-    def load(self, components: Mapping[str, str]) -> bytes | None:
-        """The payload saved under these components; None if there is none or the file is damaged."""
+    def load_key(self, key: str) -> Entry | None:
+        """load() by the key."""
+        path = self.path(key)
         try:
-            data = self.path(components).read_bytes()
+            data = path.read_bytes()
         except OSError:
-            return None  # absent or unreadable: the caller makes it anew, and save() reports the folder
-        if not data.startswith(_MAGIC):
-            return None
-        header, newline, payload = data[len(_MAGIC) :].partition(b"\n")
-        expected = _header(components, payload)
-        return payload if newline and header == expected else None
+            return None  # absent or unreadable: the caller makes it anew, and write() reports the folder
+        entry = self._decoded(data, key) or self._quarantine(path, key)
+        if entry is not None:
+            _stamp(path)
+        return entry
 
-    def save(self, components: Mapping[str, str], payload: bytes) -> bool:
+    def _decoded(self, data: bytes, key: str) -> Entry | None:
+        try:
+            entry = decode(data)
+        except DamagedEntryError:
+            return None
+        return entry if entry.kind == self.kind and entry.key == key else None
+
+    def _quarantine(self, path: Path, key: str) -> Entry | None:
+        """Moves a damaged file out of the way; if another process has put a whole entry there meanwhile, that one."""
+        place = self.base / QUARANTINE / f"{self.kind}-{key}"
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(path, place)
+            entry = self._decoded(place.read_bytes(), key)
+            if entry is not None:
+                os.replace(place, path)
+                return entry
+        except OSError:
+            pass  # gone, or in a folder that cannot be written: it is made anew, and whoever writes it replaces it
+        self.note_removed([key], "damaged")
+        self._warn_once(
+            f"damaged {self.root}",
+            f"a damaged entry of {self.folder} was set aside in {place.parent}; it is made again. If that recurs, "
+            "check the disk; `vkdnn cache verify` looks at every entry",
+        )
+        return None
+
+    def save(self, entry: Entry) -> bool:
         """Writes an entry, replacing an older one in one step; True if it was stored.
 
         A folder that cannot be written gives one warning per process and folder, and False.
         """
-        error = self.write(components, payload)
+        error = self.write(entry)
         if error is not None:
             self.warn(error)
         return error is None
 
-    def write(self, components: Mapping[str, str], payload: bytes) -> OSError | None:
+    def write(self, entry: Entry) -> OSError | None:
         """save() for a worker thread: gives the error instead of the warning, which is warn() of the calling thread."""
-        path = self.path(components)
+        path = self.path(entry.key)
+        data = encode(entry)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.is_dir():
                 path.rmdir()  # an empty one makes place; another is reported
-            _write_and_replace(path, _MAGIC + _header(components, payload) + b"\n" + payload)
+            try:
+                _write_and_replace(path, data)
+            except FileNotFoundError:  # the folder was deleted underneath
+                path.parent.mkdir(parents=True, exist_ok=True)
+                _write_and_replace(path, data)
         except OSError as error:
             return error
         return None
 
+    @contextlib.contextmanager
+    def locked(self, key: str, seconds: float = LOCK_SECONDS) -> Iterator[bool]:
+        """Held while one process makes the entry of a key; False inside if another still held it after ``seconds``.
+
+        Where the folder takes no locks, True at once: then several may make the same entry, and none waits. The
+        system frees the lock of a process that dies.
+        """
+        lock = filelock.FileLock(self.base / LOCKS / key[:2], thread_local=False)
+        held = False
+        try:
+            Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
+            lock.acquire(timeout=seconds, poll_interval=_POLL_SECONDS)
+            held = True
+        except filelock.Timeout:
+            yield False
+            return
+        except (OSError, NotImplementedError):
+            pass  # read-only, full, or a file system without locks
+        try:
+            yield True
+        finally:
+            if held:
+                lock.release()
+
     def warn(self, error: OSError) -> None:
         """One warning per process and folder, attributed to the caller of vkdnn."""
-        with _lock:
-            if str(self.root) in _warned:
-                return
-            _warned.add(str(self.root))
-        warnings.warn(
+        self._warn_once(
+            str(self.root),
             f"cannot store entries in {self.root} ({error.strerror or error}); going on without: they "
             "are made again in the next process. Set VKDNN_CACHE_DIR to a folder that can be written, "
             "or VKDNN_CACHE_DISABLE=1",
-            RuntimeWarning,
-            stacklevel=_levels_of_vkdnn(),
         )
+
+    def _warn_once(self, topic: str, text: str) -> None:
+        with _lock:
+            if topic in _warned:
+                return
+            _warned.add(topic)
+        warnings.warn(text, RuntimeWarning, stacklevel=_levels_of_vkdnn())
+
+    def note_removed(self, keys: list[str], reason: str) -> None:
+        """Remembers why entries are gone, for whoever asks later why one was made again."""
+        path = self.base / REMOVED
+        lines = "".join(json.dumps({"key": k, "reason": reason, "time": time.time()}) + "\n" for k in keys)
+        with contextlib.suppress(OSError):  # only an explanation is lost
+            if path.exists() and path.stat().st_size > _REMOVED_BYTES:
+                os.replace(path, path.with_suffix(".old"))
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(lines)
+
+
+def _stamp(path: Path) -> None:
+    with contextlib.suppress(OSError):  # gone, or read-only: then its age is that of its writing
+        if time.time() - path.stat().st_mtime > _STAMP_SECONDS:
+            os.utime(path)
 
 
 def _levels_of_vkdnn() -> int:
@@ -111,20 +193,9 @@ def _levels_of_vkdnn() -> int:
     return level
 
 
-def _component_hashes(components: Mapping[str, str]) -> list[list[str]]:
-    named = [["format", str(FORMAT_VERSION)]]
-    return named + [[name, _digest(text.encode())] for name, text in components.items()]
-
-
-def _header(components: Mapping[str, str], payload: bytes) -> bytes:
-    """One line of JSON. Comparing it whole checks components, length and content at once."""
-    header = {"components": _component_hashes(components), "bytes": len(payload), "sha256": _digest(payload)}
-    return json.dumps(header).encode()
-
-
 def _write_and_replace(path: Path, data: bytes) -> None:
     """Writes beside `path`, flushes to the disk, then renames: readers see the old entry or the new one."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=NEW)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -154,13 +225,21 @@ def cache_folder() -> Path | None:
     return folder
 
 
-def default_store(kind: str, suffix: str) -> ShaderStore | None:
+def default_store(kind: str) -> Store | None:
     """The store of one kind of entries ("shaders", "verdicts") in `cache_folder()`; None where disabled."""
     folder = cache_folder()
-    if folder is None:
-        return None
-    root = str(folder / kind)
-    with _lock:
-        if root not in _opened:
-            _opened[root] = ShaderStore(root, suffix)
-        return _opened[root]
+    return None if folder is None else Store(folder, kind)
+
+
+def parse_bytes(name: str, text: str) -> int:
+    """Bytes of a text such as 500M or 2G. Raises StoreError that names where it came from."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", text.strip(), re.IGNORECASE)
+    if found is None:
+        raise StoreError(f"{name} is {text!r}, expected a number of bytes such as 500000000, 500M or 2G")
+    return int(float(found.group(1)) * _UNITS[found.group(2).upper()])
+
+
+def max_bytes() -> int:
+    """The size that the store may have: VKDNN_CACHE_MAX_BYTES, else 2 GiB. Raises StoreError if that is no size."""
+    text = os.environ.get("VKDNN_CACHE_MAX_BYTES")
+    return parse_bytes("VKDNN_CACHE_MAX_BYTES", text) if text else DEFAULT_MAX_BYTES

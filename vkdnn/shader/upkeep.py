@@ -1,0 +1,195 @@
+"""What keeps the store within its bounds and whole: walking it, evicting by last use, sweeping leftovers, checking.
+
+It must never remove what is not the store's own, nor stop because another process removes the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from vkdnn.shader.entry import FORMAT_VERSION, DamagedEntryError, decode
+from vkdnn.shader.store import DEFAULT_MAX_DAYS, NEW, QUARANTINE, VERSION_FOLDER, Store, max_bytes
+
+DAY = 86400.0
+_LEFTOVER_SECONDS = 3600.0  # a file that is being written is not older
+_SHARDS = 256
+_KEEP = 0.9  # of the cap after an eviction, so that the next one is not due at once
+_SUSPECT = 0.25  # of the cap in one shard's estimate from which on the whole store is counted
+_OLD_FORMAT, _SHARD = re.compile(r"v\d{1,4}"), re.compile(r"[0-9a-f]{2}")
+_KEY = re.compile(r"[0-9a-f]{64}(\.spv|\.json)?")
+_FIRST_KINDS = ("shaders", "verdicts")  # lay at the top before formats had folders of their own
+KINDS = ("shaders", "verdicts", "compilers")
+
+
+@dataclass(frozen=True)
+class Item:
+    """A file of the store, as the folder knows it."""
+
+    path: Path
+    bytes: int
+    used: float
+    """Seconds since the epoch of the last use."""
+
+    @property
+    def key(self) -> str:
+        return self.path.name
+
+
+@dataclass
+class Removed:
+    """What was removed, or would be."""
+
+    entries: int = 0
+    bytes: int = 0
+
+    def add(self, item: Item) -> None:
+        self.entries += 1
+        self.bytes += item.bytes
+
+
+def items(store: Store) -> Iterator[Item]:
+    """Every entry's file of a store, in no order."""
+    for shard in _children(store.folder):
+        for child in _children(shard.path):
+            if not child.name.startswith(NEW):
+                yield from _item(child)
+
+
+def _children(folder: str | Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as found:
+            return list(found)
+    except OSError:
+        return []  # gone, or never made
+
+
+def _item(child: os.DirEntry[str]) -> Iterator[Item]:
+    with contextlib.suppress(OSError):  # removed since
+        if child.is_file(follow_symlinks=False):
+            stat = child.stat(follow_symlinks=False)
+            yield Item(Path(child.path), stat.st_size, stat.st_mtime)
+
+
+def leftovers(root: Path) -> list[Item]:
+    """Files that a killed process left half written."""
+    now, found = time.time(), []
+    for kind in _children(root / VERSION_FOLDER):
+        for shard in _children(kind.path) if kind.is_dir() else ():
+            for child in _children(shard.path) if shard.is_dir() else ():
+                if child.name.startswith(NEW):
+                    found += [item for item in _item(child) if now - item.used > _LEFTOVER_SECONDS]
+    return found
+
+
+def quarantined(root: Path) -> list[Item]:
+    """Damaged files that were set aside."""
+    return [item for child in _children(root / VERSION_FOLDER / QUARANTINE) for item in _item(child)]
+
+
+def old_formats(root: Path) -> list[Item]:
+    """Entries that this version of vkdnn cannot read: those of older formats, of which the first had no folder."""
+    kinds = [child for child in _children(root) if child.name in _FIRST_KINDS]
+    for child in _children(root):
+        if _OLD_FORMAT.fullmatch(child.name) and int(child.name[1:]) < FORMAT_VERSION:
+            kinds += _children(child.path)
+    found = []
+    for shard in (shard for kind in kinds for shard in _children(kind.path) if _SHARD.fullmatch(shard.name)):
+        found += [item for child in _children(shard.path) if _KEY.fullmatch(child.name) for item in _item(child)]
+    return found
+
+
+def remove_old_formats(root: Path, dry_run: bool = False) -> Removed:
+    """Removes old_formats() and folders that they leave empty. Raises OSError where the folder does not allow it."""
+    removed = Removed()
+    for item in old_formats(root):
+        removed.add(item)
+        if not dry_run:
+            item.path.unlink(missing_ok=True)
+            for folder in item.path.parents:
+                if folder == root or any(_children(folder)):
+                    break
+                folder.rmdir()
+    return removed
+
+
+def remove(store: Store, doomed: Iterable[Item], reason: str, dry_run: bool = False) -> Removed:
+    """Removes entries; ``reason`` is remembered for explanations. Raises OSError where the folder does not allow it."""
+    removed, keys = Removed(), []
+    for item in doomed:
+        if not dry_run:
+            with contextlib.suppress(FileNotFoundError):
+                item.path.unlink()
+        removed.add(item)
+        keys.append(item.key)
+    if keys and not dry_run:
+        store.note_removed(keys, reason)
+    return removed
+
+
+def expired(entries: Iterable[Item], days: float) -> list[Item]:
+    """Entries not used for so many days."""
+    limit = time.time() - days * DAY
+    return [item for item in entries if item.used < limit]
+
+
+def surplus(entries: Iterable[Item], limit: int, keep: float = 1.0) -> list[Item]:
+    """The entries least recently used whose removal brings the whole to ``keep * limit`` bytes, if it is beyond."""
+    listed = sorted(entries, key=lambda item: (-item.used, item.key))
+    total = sum(item.bytes for item in listed)
+    doomed: list[Item] = []
+    while listed and total > (limit if not doomed else keep * limit):
+        doomed.append(listed.pop())
+        total -= doomed[-1].bytes
+    return doomed
+
+
+def after_storing(store: Store, shard: str) -> None:
+    """Keeps the store within its bounds after an entry was put into a shard; to be called by whoever stored it.
+
+    A shard is a 256th of the entries, by chance: only when it looks as if the cap might be near is the whole store
+    counted, so that storing stays cheap however large the store is.
+    """
+    limit = max_bytes()
+    sample = sum(item.bytes for child in _children(store.folder / shard) for item in _item(child))
+    if sample * _SHARDS < _SUSPECT * limit:
+        return
+    with contextlib.suppress(OSError):  # what cannot be removed stays
+        everything = list(items(store))
+        old = expired(everything, DEFAULT_MAX_DAYS)
+        remove(store, old, "not used for long")
+        gone = {item.key for item in old}
+        remove(store, surplus((i for i in everything if i.key not in gone), limit, _KEEP), "evicted by the size cap")
+        for item in leftovers(store.root):
+            item.path.unlink(missing_ok=True)
+
+
+def check(store: Store, progress: Callable[[int], None] | None = None) -> list[tuple[Item, str]]:
+    """Every entry that is damaged, with what is wrong. Moves and changes nothing.
+
+    ``progress`` hears how many were looked at.
+    """
+    wrong = []
+    for count, item in enumerate(items(store), 1):
+        with contextlib.suppress(FileNotFoundError):  # removed since
+            trouble = _trouble(store, item)
+            if trouble:
+                wrong.append((item, trouble))
+        if progress is not None:
+            progress(count)
+    return wrong
+
+
+def _trouble(store: Store, item: Item) -> str | None:
+    try:
+        entry = decode(item.path.read_bytes())
+    except FileNotFoundError:
+        raise
+    except (DamagedEntryError, OSError) as error:
+        return str(error)
+    return None if (entry.kind, entry.key) == (store.kind, item.key) else "entry: it lies under another's key"
