@@ -53,7 +53,7 @@ class FloatOp:
     word: int
 
 
-def _instructions(words: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+def instructions(words: Sequence[int]) -> Iterator[tuple[int, int, int]]:
     """Yields (opcode, start, end) of each instruction; raises CompileError where the words make no module."""
     if len(words) < _HEADER_WORDS:
         raise CompileError(
@@ -77,7 +77,7 @@ def _instructions(words: Sequence[int]) -> Iterator[tuple[int, int, int]]:
         start += count
 
 
-def _operand(words: Sequence[int], start: int, end: int, index: int) -> int:
+def operand(words: Sequence[int], start: int, end: int, index: int) -> int:
     """Word number `index` of the instruction; raises CompileError if the instruction is shorter than that."""
     if start + index >= end:
         raise CompileError(
@@ -102,19 +102,19 @@ def undecorated_float_ops(words: Sequence[int]) -> list[FloatOp]:
     groups: list[tuple[int, Sequence[int]]] = []
     imports: set[int] = set()
     found: list[FloatOp] = []
-    for opcode, start, end in _instructions(words):
+    for opcode, start, end in instructions(words):
         if opcode in FLOAT_OPS:
-            found.append(FloatOp(FLOAT_OPS[opcode], _operand(words, start, end, 2), start))
+            found.append(FloatOp(FLOAT_OPS[opcode], operand(words, start, end, 2), start))
         elif opcode == _OP_DECORATE:
-            if _operand(words, start, end, 2) == _NO_CONTRACTION:
+            if operand(words, start, end, 2) == _NO_CONTRACTION:
                 exempt.add(words[start + 1])
         elif opcode == _OP_GROUP_DECORATE:
-            groups.append((_operand(words, start, end, 1), words[start + 2 : end]))
+            groups.append((operand(words, start, end, 1), words[start + 2 : end]))
         elif opcode == _OP_EXT_INST_IMPORT:
             if _is_glsl_std_450(words, start, end):
-                imports.add(_operand(words, start, end, 1))
+                imports.add(operand(words, start, end, 1))
         elif opcode == _OP_EXT_INST and (
-            _operand(words, start, end, 3) in imports and _operand(words, start, end, 4) == _GLSL_FMA
+            operand(words, start, end, 3) in imports and operand(words, start, end, 4) == _GLSL_FMA
         ):
             raise CompileError(
                 f"SPIR-V instruction at word {start} is fma(), which fuses on some devices and not on "
@@ -134,7 +134,7 @@ def decorate_no_contraction(words: Sequence[int]) -> list[int]:
     """
     missing = undecorated_float_ops(words)
     place = len(words)
-    for opcode, start, _ in _instructions(words):
+    for opcode, start, _ in instructions(words):
         if opcode not in _PREAMBLE:
             place = start
             break
