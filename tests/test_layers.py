@@ -27,6 +27,7 @@ LAYERS = (
     ("transform", "remat"),
     ("random", "streams", "checkpoint"),
     ("nn", "optim"),
+    ("aot",),
     ("train", "catalogue"),
     ("show",),
     ("cli",),

@@ -1,0 +1,369 @@
+"""The manifest of a bundle: everything that a runtime must know, as frozen records. docs/aot.md explains the format.
+
+What is read is checked whole: a manifest from which a dispatch could reach outside its buffers is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from vkdnn.aot.formulas import Formula, evaluate, problem
+from vkdnn.aot.records import RecordError, Tree, about, from_json, schema, to_json
+from vkdnn.shader.bundle import FORMAT, MANIFEST, VERSION, Archive, BundleError
+
+SCHEMA = "manifest.schema.json"
+WEIGHTS = "weights.safetensors"
+DTYPES = ("float32", "int32", "uint32", "bool", "float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Producer:
+    """What wrote the bundle."""
+
+    vkdnn: Annotated[str, about("Version of vkdnn.")]
+    generator: Annotated[str, about("SHA-256 over the sources that turn specs into GLSL.")]
+    compiler: Annotated[str, about("Version of the GLSL compiler.")]
+    target: Annotated[str, about("The device it was built for; empty for a portable bundle.")]
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A size that is chosen at run time, the same wherever it stands."""
+
+    name: Annotated[str, about("Its name in formulas.")]
+    low: Annotated[int, about("The smallest value.", minimum=0)]
+    high: Annotated[int, about("The largest value.", minimum=0)]
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """How the kernels get the right bits, and what they ask of the device for it."""
+
+    mode: Annotated[str, about("Always exact: results are the same bits on every device.", enum=["exact"])]
+    contract: Annotated[str, about("The rules that the device's own + - * and, where native, / and sqrt must keep.")]
+    subnormals: Annotated[
+        str, about("software: kernels flush subnormals; native: the device must.", enum=["software", "native"])
+    ]
+    division: Annotated[
+        str, about("remainder: in software; native: the device's must be right.", enum=["remainder", "native"])
+    ]
+    square_root: Annotated[str, about("As division.", enum=["remainder", "native"])]
+    host_flush: Annotated[
+        bool,
+        about(
+            "Whether the thread that opens the (software) device must have flush-to-zero and denormals-are-zero set."
+        ),
+    ]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the device must offer: names as in VkPhysicalDeviceLimits, at the largest values of the symbols."""
+
+    maxComputeWorkGroupInvocations: Annotated[int, about("Invocations of a workgroup.", minimum=0)]
+    maxComputeWorkGroupSize: Annotated[tuple[int, int, int], about("Local size by axis.")]
+    maxComputeWorkGroupCount: Annotated[tuple[int, int, int], about("Workgroups of a dispatch by axis.")]
+    maxComputeSharedMemorySize: Annotated[int, about("Bytes of shared memory.", minimum=0)]
+    maxPerStageDescriptorStorageBuffers: Annotated[int, about("Bindings of a kernel.", minimum=0)]
+    maxPushConstantsSize: Annotated[int, about("Bytes of push constants.", minimum=0)]
+    maxStorageBufferRange: Annotated[int, about("Bytes of the largest buffer.", minimum=0)]
+    memory: Annotated[int, about("Bytes of all buffers in the device's memory.", minimum=0)]
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A storage buffer of a kernel; bindings are numbered from 0 in set 0, as they stand in the list."""
+
+    dtype: Annotated[str, about("Of the elements.", enum=list(DTYPES))]
+    access: Annotated[str, about("Whether the kernel reads or writes it.", enum=["read", "write"])]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A compute shader. Its entry point is main; its push constants are 32-bit words."""
+
+    label: Annotated[str, about("A name for messages.")]
+    family: Annotated[str, about("The kind of kernel.")]
+    spec: Annotated[str, about("The canonical text of spec and schedule, from which it was made.")]
+    identity: Annotated[str, about("What names it before it is rendered: SHA-256 over spec and strategies.")]
+    file: Annotated[str, about("The SPIR-V, inside the bundle.")]
+    sha256: Annotated[str, about("SHA-256 of the file.")]
+    size: Annotated[int, about("Bytes of the file.", minimum=4)]
+    local_size: Annotated[tuple[int, int, int], about("Invocations of a workgroup by axis.")]
+    shared_bytes: Annotated[int, about("Bytes of shared memory.", minimum=0)]
+    bindings: Annotated[tuple[Binding, ...], about("Its storage buffers.")]
+    push: Annotated[tuple[str, ...], about("Names of the words of its push constants, in order.")]
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Memory of 32-bit words, bound whole."""
+
+    kind: Annotated[
+        str,
+        about(
+            "input: written by the host before each run; output: read after it; constant: written once; arena: "
+            "intermediates, undefined before a run.",
+            enum=["input", "output", "constant", "arena"],
+        ),
+    ]
+    memory: Annotated[str, about("Of the device, or of the host where shaders reach it.", enum=["device", "host"])]
+    words: Annotated[Formula, about("Its size, at least 1.")]
+
+
+@dataclass(frozen=True)
+class Value:
+    """An array inside a buffer, from the dispatch that writes it to the last that reads it."""
+
+    buffer: Annotated[int, about("Number of its buffer.", minimum=0)]
+    offset: Annotated[int, about("Word of the buffer where it begins.", minimum=0)]
+    words: Annotated[Formula, about("Words that it takes, at least 1.")]
+    dtype: Annotated[str, about("Of its elements.", enum=list(DTYPES))]
+    shape: Annotated[tuple[Formula, ...], about("Its lengths; elements lie in row-major order.")]
+    first: Annotated[int | None, about("Number of the dispatch that writes it; null: there before the first.")]
+    last: Annotated[
+        int | None, about("Number of the last dispatch that reads or writes it; null: there after the last.")
+    ]
+
+
+@dataclass(frozen=True)
+class Input:
+    """An argument."""
+
+    name: Annotated[str, about("Path in the arguments of the function, such as params.layers.0.weight.")]
+    dtype: Annotated[str, about("Of the elements.", enum=list(DTYPES))]
+    shape: Annotated[tuple[Formula, ...], about("Lengths; a name alone gives the symbol its value.")]
+    value: Annotated[int, about("Number of the value to write it to.", minimum=0)]
+    donated: Annotated[bool, about("Whether the run may write another value over it.")]
+    initial: Annotated[str | None, about("Tensor of the weights file with a value to begin with.")]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """An array that belongs to the bundle."""
+
+    name: Annotated[str, about("Tensor of the weights file.")]
+    dtype: Annotated[str, about("Of the elements.", enum=list(DTYPES))]
+    shape: Annotated[tuple[int, ...], about("Lengths.")]
+    value: Annotated[int, about("Number of the value to write it to.", minimum=0)]
+
+
+@dataclass(frozen=True)
+class Output:
+    """A result."""
+
+    name: Annotated[str, about("Path in the result of the function, such as result.0.")]
+    dtype: Annotated[str, about("Of the elements.", enum=list(DTYPES))]
+    shape: Annotated[tuple[Formula, ...], about("Lengths.")]
+    value: Annotated[int, about("Number of the value to read it from; several outputs may share one.", minimum=0)]
+    replaces: Annotated[int | None, about("Number of the donated input whose memory it is in.")]
+
+
+@dataclass(frozen=True)
+class Dispatch:
+    """A kernel run once."""
+
+    kernel: Annotated[int, about("Number of the kernel.", minimum=0)]
+    values: Annotated[tuple[int, ...], about("Number of the value at each binding; its buffer is bound whole.")]
+    push: Annotated[tuple[Formula, ...], about("The words of the push constants.")]
+    groups: Annotated[tuple[Formula, Formula, Formula], about("Workgroups by axis.")]
+    barrier: Annotated[bool, about("Whether it must wait until all dispatches before it have ended and written.")]
+    flops: Annotated[Formula, about("Float operations.")]
+    bytes: Annotated[Formula, about("Bytes that it must move.")]
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a run does."""
+
+    buffers: Annotated[tuple[Buffer, ...], about("All memory.")]
+    values: Annotated[tuple[Value, ...], about("All arrays.")]
+    inputs: Annotated[tuple[Input, ...], about("Arguments in order.")]
+    constants: Annotated[tuple[Constant, ...], about("Arrays of the weights file.")]
+    outputs: Annotated[tuple[Output, ...], about("Results in order.")]
+    arguments: Annotated[Tree, about("The function's positional arguments (a list), of numbers of inputs.")]
+    keywords: Annotated[Tree, about("Its keyword arguments (a dict), of numbers of inputs.")]
+    result: Annotated[Tree, about("Its result, of numbers of outputs.")]
+    dispatches: Annotated[tuple[Dispatch, ...], about("In order.")]
+    submissions: Annotated[
+        tuple[tuple[int, int], ...],
+        about("Ranges [first, end) of dispatches; each is submitted, and ends, before the next."),
+    ]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """An AOT bundle of vkdnn."""
+
+    format: Annotated[str, about("Always vkdnn-bundle.", enum=[FORMAT])]
+    version: Annotated[int, about("Of the format.", enum=[VERSION])]
+    name: Annotated[str, about("What the function is called.")]
+    producer: Annotated[Producer, about("What wrote it.")]
+    symbols: Annotated[tuple[Symbol, ...], about("Sizes chosen at run time.")]
+    numerics: Annotated[Numerics, about("Strategies of the kernels.")]
+    limits: Annotated[Limits, about("What the device must offer.")]
+    kernels: Annotated[tuple[Kernel, ...], about("Compute shaders; there may be more than the program runs.")]
+    probe: Annotated[int | None, about("Number of the kernel with which vkdnn probes a device's arithmetic.")]
+    weights: Annotated[str | None, about("SHA-256 of weights.safetensors, null where there is none.")]
+    program: Annotated[Program | None, about("What a run does; null for a set of kernels.")]
+
+    @property
+    def ranges(self) -> dict[str, tuple[int, int]]:
+        """Symbol -> smallest and largest value."""
+        return {s.name: (s.low, s.high) for s in self.symbols}
+
+    @property
+    def largest(self) -> dict[str, int]:
+        """Symbol -> largest value."""
+        return {s.name: s.high for s in self.symbols}
+
+    def text(self) -> str:
+        """The manifest as JSON."""
+        return json.dumps({"$schema": SCHEMA, **to_json(self)}, indent=1, ensure_ascii=False) + "\n"
+
+
+def schema_text() -> str:
+    """The JSON Schema of manifests."""
+    found = schema(Manifest, "vkdnn AOT bundle")
+    found["properties"] = {"$schema": {"type": "string"}, **found["properties"]}
+    return json.dumps(found, indent=1) + "\n"
+
+
+def read_manifest(path: str | os.PathLike[str] | Archive) -> Manifest:
+    """The manifest of a bundle, checked. Raises BundleError that says what is wrong and what to do."""
+    archive = path if isinstance(path, Archive) else Archive(path)
+    data = archive.manifest()
+    data.pop("$schema", None)
+    try:
+        manifest = from_json(Manifest, data, "")
+        _check(manifest)
+    except (RecordError, RecursionError) as error:
+        raise BundleError(
+            f"bundle {archive.path}: {MANIFEST} is damaged: {str(error).lstrip()}; write the bundle again with "
+            "`vkdnn aot build` or vk.aot.export"
+        ) from None
+    return manifest
+
+
+# ---- what the types do not say
+
+
+def _check(manifest: Manifest) -> None:
+    for s in manifest.symbols:
+        if s.high < s.low:
+            raise RecordError(f"symbol {s.name} has the range {s.low} to {s.high}")
+    if len(manifest.ranges) < len(manifest.symbols):
+        raise RecordError("symbols has a name twice")
+    if manifest.probe is not None:
+        _number(manifest.probe, manifest.kernels, "probe")
+    if manifest.program is not None:
+        _Checker(manifest, manifest.program).check()
+
+
+def _number(i: int, items: Any, where: str) -> None:
+    if not 0 <= i < len(items):
+        raise RecordError(f"{where} is {i}, expected a number below {len(items)}")
+
+
+class _Checker:
+    def __init__(self, manifest: Manifest, program: Program):
+        self.manifest, self.program = manifest, program
+        # Offsets are fixed and sizes grow with the symbols: what fits at the upper ends fits everywhere.
+        self.values: Mapping[str, int] = manifest.largest
+
+    def check(self) -> None:
+        program = self.program
+        self.sizes = [self.positive(b.words, f"buffers[{i}].words") for i, b in enumerate(program.buffers)]
+        for i, value in enumerate(program.values):
+            where = f"values[{i}]"
+            _number(value.buffer, program.buffers, f"{where}.buffer")
+            if value.offset + self.positive(value.words, f"{where}.words") > self.sizes[value.buffer]:
+                raise RecordError(f"{where} ends outside of its buffer")
+            self.shape(value.shape, where)
+        named: tuple[tuple[str, Any], ...] = (
+            ("inputs", program.inputs), ("constants", program.constants), ("outputs", program.outputs),
+        )  # fmt: skip
+        for kind, arrays in named:
+            for i, array in enumerate(arrays):
+                _number(array.value, program.values, f"{kind}[{i}].value")
+                self.shape(array.shape, f"{kind}[{i}]")
+            if len({a.name for a in arrays}) < len(arrays):
+                raise RecordError(f"{kind} has a name twice")
+        for i, output in enumerate(program.outputs):
+            if output.replaces is not None:
+                _number(output.replaces, program.inputs, f"outputs[{i}].replaces")
+        _check_tree(program.arguments, program.keywords, len(program.inputs), "arguments and keywords")
+        _check_tree(program.result, None, len(program.outputs), "result")
+        for i, dispatch in enumerate(program.dispatches):
+            self.dispatch(dispatch, f"dispatches[{i}]")
+        ends = [0, *(end for _, end in program.submissions)]
+        if any(a != b or a >= end for (a, end), b in zip(program.submissions, ends, strict=False)) or ends[-1] != len(
+            program.dispatches
+        ):
+            raise RecordError("submissions do not cover the dispatches once, in order")
+
+    def dispatch(self, dispatch: Dispatch, where: str) -> None:
+        _number(dispatch.kernel, self.manifest.kernels, f"{where}.kernel")
+        kernel = self.manifest.kernels[dispatch.kernel]
+        for what, found, expected in (
+            ("values", dispatch.values, kernel.bindings),
+            ("push", dispatch.push, kernel.push),
+        ):
+            if len(found) != len(expected):
+                raise RecordError(f"{where}.{what} has {len(found)} entries, but its kernel {len(expected)}")
+        for value in dispatch.values:
+            _number(value, self.program.values, f"{where}.values")
+        for word in dispatch.push:
+            if not 0 <= self.number(word, f"{where}.push") < 2**32:
+                raise RecordError(f"{where}.push has a number outside of 32 bits")
+        for count in dispatch.groups:
+            self.positive(count, f"{where}.groups")
+        self.number(dispatch.flops, f"{where}.flops")
+        self.number(dispatch.bytes, f"{where}.bytes")
+
+    def number(self, formula: Formula, where: str) -> int:
+        wrong = problem(formula, self.values)
+        if wrong:
+            raise RecordError(f"{where}: {wrong}")
+        try:
+            return evaluate(formula, self.values)
+        except ZeroDivisionError:
+            raise RecordError(f"{where} divides by zero") from None
+
+    def positive(self, formula: Formula, where: str) -> int:
+        found = self.number(formula, where)
+        if found < 1:
+            raise RecordError(f"{where} is {found}, expected 1 or more")
+        return found
+
+    def shape(self, shape: tuple[Formula, ...], where: str) -> None:
+        for length in shape:
+            if self.number(length, f"{where}.shape") < 0:
+                raise RecordError(f"{where}.shape has a negative length")
+
+
+def _check_tree(tree: Tree, more: Tree, count: int, where: str) -> None:
+    try:
+        found = leaves(tree) + leaves(more)
+    except (TypeError, ValueError, KeyError, AttributeError):
+        raise RecordError(f"{where}: no tree of objects with one of list, tuple and dict") from None
+    if found != list(range(count)):
+        raise RecordError(f"{where} name {found}, expected 0 to {count - 1} in order")
+
+
+def leaves(tree: Tree) -> list[int]:
+    """The numbers at the leaves of a tree, in order."""
+    if tree is None:
+        return []
+    if isinstance(tree, int):
+        return [tree]
+    (kind,) = (k for k in ("list", "tuple", "dict") if k in tree)
+    children = tree[kind].values() if kind == "dict" else tree[kind]  # type: ignore[call-overload]
+    return [leaf for child in children for leaf in leaves(child)]
+
+
+__all__ = ["DTYPES", "SCHEMA", "WEIGHTS", "Manifest", "read_manifest", "schema_text"]
