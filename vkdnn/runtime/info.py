@@ -75,6 +75,16 @@ class Strategies:
         """Canonical form, for cache keys and messages."""
         return f"subnormals={self.subnormals},division={self.division},square_root={self.square_root}"
 
+    @property
+    def defines(self) -> tuple[str, ...]:
+        """What GLSL defines to get the forms in software."""
+        forms = {
+            "VKDNN_SUBNORMALS_SOFTWARE": self.subnormals == "software",
+            "VKDNN_DIVIDE_REMAINDER": self.division == "remainder",
+            "VKDNN_SQRT_REMAINDER": self.square_root == "remainder",
+        }
+        return tuple(name for name, on in forms.items() if on)
+
 
 SOFTWARE = Strategies()
 

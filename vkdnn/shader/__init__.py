@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 from vkdnn.errors import CompileError
+from vkdnn.shader import bundle
 from vkdnn.shader.compiler import Compiler, compile_count
 from vkdnn.shader.entry import Entry, key_of, short
 from vkdnn.shader.reflect import limits_needed, reflect
@@ -30,12 +31,19 @@ _memo: dict[str, bytes] = {}
 
 
 def compile_many(requests: Sequence[ShaderRequest], progress: Progress | None = None) -> list[bytes]:
-    """SPIR-V for each request, in order, from memory, from the store, or else compiled in parallel.
+    """SPIR-V for each request, in order, from VKDNN_AOT's bundles, from memory, from the store, or else compiled.
 
     `progress(done, total, label)` is called in this thread after each shader that had to be compiled. Raises
-    CompileError for the first shader that does not compile, if there is no compiler, or if a shader is not
-    stored while VKDNN_AOT_ONLY=1 forbids compiling.
+    CompileError for the first shader that does not compile, if there is no compiler, or if a shader is neither in
+    a bundle nor stored while VKDNN_AOT_ONLY=1 forbids compiling, and BundleError for a damaged or foreign bundle.
     """
+    bundled = [bundle.find(request.identity) for request in requests]
+    others = _compiled([r for r, spirv in zip(requests, bundled, strict=True) if spirv is None], progress)[::-1]
+    return [others.pop() if spirv is None else spirv for spirv in bundled]
+
+
+def _compiled(requests: Sequence[ShaderRequest], progress: Progress | None) -> list[bytes]:
+    """What no bundle has."""
     if not requests:
         return []
     compiler = Compiler.find()

@@ -6,11 +6,11 @@ Everything that can change the SPIR-V must be in a request's components; nothing
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from vkdnn.codegen import resources
 from vkdnn.codegen.render import render, template_hashes
@@ -76,16 +76,24 @@ class ShaderRequest:
         }
 
 
-def kernel_request(spec: KernelSpec, schedule: Any, defines: Sequence[str], strategies: str) -> ShaderRequest:
-    """The request for a kernel. ``defines`` are what the numerics ``strategies`` are called in GLSL."""
+class Strategies(Protocol):
+    """How a device keeps the numerics contract (vkdnn.runtime.info.Strategies)."""
+
+    @property
+    def text(self) -> str: ...
+    @property
+    def defines(self) -> tuple[str, ...]: ...
+
+
+def kernel_request(spec: KernelSpec, schedule: Any, strategies: Strategies) -> ShaderRequest:
+    """The request for a kernel."""
 
     def rendered() -> Source:
-        return Source(render(spec, schedule, defines), template_hashes(spec.template))
+        return Source(render(spec, schedule, strategies.defines), template_hashes(spec.template))
 
     text = spec.text()
-    return ShaderRequest(
-        rendered, f"{text}\nschedule {schedule}", strategies, text.split("\n", 1)[0], type(spec).__name__
-    )
+    label, family = text.split("\n", 1)[0], type(spec).__name__
+    return ShaderRequest(rendered, f"{text}\nschedule {schedule}", strategies.text, label, family)
 
 
 @cache
