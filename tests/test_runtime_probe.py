@@ -264,7 +264,7 @@ def test_a_software_device_is_probed_in_every_process(card, tmp_path):
     card.info = replace(card.info, kind="software")
     find_verdict(card)
     find_verdict(card)
-    assert card.probes == 2 and list(tmp_path.glob("verdicts/*/*")) == []
+    assert card.probes == 2 and list(tmp_path.glob("v2/verdicts/*/*")) == []
 
 
 def test_the_mode_of_the_opening_thread_is_part_of_the_key():

@@ -17,6 +17,7 @@ from vkdnn.shader.entry import FORMAT_VERSION, DamagedEntryError, decode
 from vkdnn.shader.store import DEFAULT_MAX_DAYS, NEW, QUARANTINE, VERSION_FOLDER, Store, max_bytes
 
 DAY = 86400.0
+_ABANDONED_DAYS = 30.0
 _LEFTOVER_SECONDS = 3600.0  # a file that is being written is not older
 _SHARDS = 256
 _KEEP = 0.9  # of the cap after an eviction, so that the next one is not due at once
@@ -94,14 +95,22 @@ def quarantined(root: Path) -> list[Item]:
 
 def old_formats(root: Path) -> list[Item]:
     """Entries that this version of vkdnn cannot read: those of older formats, of which the first had no folder."""
+    files = (child for shard in _old_shards(root) for child in _children(shard.path) if _KEY.fullmatch(child.name))
+    return [item for child in files for item in _item(child)]
+
+
+def _old_shards(root: Path) -> list[os.DirEntry[str]]:
     kinds = [child for child in _children(root) if child.name in _FIRST_KINDS]
     for child in _children(root):
         if _OLD_FORMAT.fullmatch(child.name) and int(child.name[1:]) < FORMAT_VERSION:
             kinds += _children(child.path)
-    found = []
-    for shard in (shard for kind in kinds for shard in _children(kind.path) if _SHARD.fullmatch(shard.name)):
-        found += [item for child in _children(shard.path) if _KEY.fullmatch(child.name) for item in _item(child)]
-    return found
+    return [shard for kind in kinds for shard in _children(kind.path) if _SHARD.fullmatch(shard.name)]
+
+
+def _abandoned(root: Path) -> bool:
+    """Whether there are old formats, and nothing was put there for long: no older vkdnn uses them any more."""
+    written = [shard.stat().st_mtime for shard in _old_shards(root)]
+    return bool(written) and max(written) < time.time() - _ABANDONED_DAYS * DAY
 
 
 def remove_old_formats(root: Path, dry_run: bool = False) -> Removed:
@@ -156,6 +165,9 @@ def after_storing(store: Store, shard: str) -> None:
     counted, so that storing stays cheap however large the store is.
     """
     limit = max_bytes()
+    with contextlib.suppress(OSError):  # what cannot be removed stays
+        if _abandoned(store.root):
+            remove_old_formats(store.root)
     sample = sum(item.bytes for child in _children(store.folder / shard) for item in _item(child))
     if sample * _SHARDS < _SUSPECT * limit:
         return
