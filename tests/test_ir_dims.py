@@ -149,7 +149,7 @@ def test_traces_with_several_hints_show_what_leaks() -> None:
     alike(traced[:3])
     with pytest.raises(ArgumentError, match="keep that axis concrete"):
         alike(traced[3:])
-    assert len(dims.hints(1, 300)) == 3 and dims.hints(5, 5) == (5,)
+    assert len(set(dims.hints(1, 300))) == 3 and dims.hints(5, 5) == (5, 5, 5)
 
 
 def test_structures(tokens: int, batch: int) -> None:

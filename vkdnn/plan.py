@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from vkdnn.errors import MemoryLimitError
 from vkdnn.fusion.specs import Step
+from vkdnn.ir.dims import largest
 from vkdnn.ir.node import Node
 
 
@@ -43,7 +44,7 @@ def lifetimes(steps: Sequence[Step], kept: Iterable[Node]) -> list[Lifetime]:
         for node in step.outputs:
             first[node] = i
             last[node] = i
-    return [Lifetime(n, max(1, n.words), first[n], last[n]) for n in first if n not in skip]
+    return [Lifetime(n, max(1, largest(n.words)), first[n], last[n]) for n in first if n not in skip]
 
 
 def plan_arenas(lives: Sequence[Lifetime], max_words: int) -> ArenaPlan:

@@ -12,6 +12,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from vkdnn.codegen import glsl, resources
 from vkdnn.dtypes import DType
+from vkdnn.errors import ArgumentError
+from vkdnn.ir.dims import named
+from vkdnn.ir.forms import Symbol
+from vkdnn.ir.symbolic import definitions, symbols
+
+MAX_WORDS = 32  # push-constant words that every device has
+_MARKER = "// sizes"
 
 if TYPE_CHECKING:
     import jinja2  # loaded when a kernel is rendered: bundles and programs of them run without it
@@ -28,6 +35,9 @@ class Renderable(Protocol):
     def outputs(self) -> tuple[DType, ...]: ...
     @property
     def size_names(self) -> tuple[str, ...]: ...
+
+    @property
+    def fixed(self) -> tuple[str, ...]: ...
 
     def context(self, schedule: Any) -> dict[str, Any]: ...
     def ops(self) -> Sequence[str]: ...
@@ -77,13 +87,33 @@ def render(spec: Renderable, schedule: Any, defines: Sequence[str]) -> str:
     bindings = [{"name": f"in{i}", "storage": d.storage, "access": "readonly "} for i, d in enumerate(spec.inputs)] + [
         {"name": f"out{i}", "storage": d.storage, "access": ""} for i, d in enumerate(spec.outputs)
     ]
-    words = [f"base_{b['name']}" for b in bindings] + list(spec.size_names)
-    context = {
-        "bindings": bindings,
-        "push_words": words,
-        "defines": sorted(defines),
-        "functions": glsl.functions(spec.ops()),
-        "indented": _indented,
-        **spec.context(schedule),
-    }
-    return _environment().get_template(spec.template).render(context)
+    sizes = _symbols(spec)
+    words = [f"base_{b['name']}" for b in bindings] + list(spec.size_names) + [f"symbol_{s.name}" for s in sizes]
+    if sizes and len(words) > MAX_WORDS:
+        raise ArgumentError(
+            f"{spec.template}: {len(bindings)} buffers and the symbolic sizes {', '.join(s.name for s in sizes)} take "
+            f"{len(words)} push-constant words, expected at most {MAX_WORDS}; make fewer axes symbolic"
+        )
+    with named() as names:
+        context = {
+            "bindings": bindings,
+            "push_words": words,
+            "defines": sorted(defines),
+            "functions": glsl.functions(spec.ops()),
+            "indented": _indented,
+            "size_marker": _MARKER if sizes else "",
+            **spec.context(schedule),
+        }
+        text = _environment().get_template(spec.template).render(context)
+    return text.replace(_MARKER, "\n".join(definitions(names)))
+
+
+def _symbols(spec: Renderable) -> tuple[Symbol, ...]:
+    """The symbols of a spec's sizes. Raises ArgumentError where its shader needs a constant."""
+    for name in spec.fixed:
+        if symbols(getattr(spec, name)):
+            raise ArgumentError(
+                f"{type(spec).__name__}: {name} is {getattr(spec, name)}, expected a plain number: the shader is made "
+                "for it; keep that axis concrete"
+            )
+    return symbols(spec)

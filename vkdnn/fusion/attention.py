@@ -14,6 +14,7 @@ from vkdnn.fusion.lower import Lowering, MustRealise, resolve
 from vkdnn.fusion.views import Coords, Space, SplitNeeded
 from vkdnn.ir import build
 from vkdnn.ir.body import Affine, Guard
+from vkdnn.ir.dims import largest, smallest
 from vkdnn.ir.node import Node, make, never_arrays, toposort
 from vkdnn.ir.rewrite import substitute
 from vkdnn.kernels.attention import BLOCK, FAMILY, AttentionCall, AttentionSpec
@@ -100,8 +101,8 @@ def is_long_attention(node: Node) -> bool:
     if node.kind != "call" or node.attrs[0] != FAMILY:
         return False
     call: AttentionCall = node.attrs[1]
-    rows = call.batches * call.heads * call.queries
-    return call.role == "forward" and not call.packed and call.keys >= SPLIT_KEYS and rows < SPLIT_ROWS
+    rows = largest(call.batches * call.heads * call.queries)
+    return call.role == "forward" and not call.packed and smallest(call.keys) >= SPLIT_KEYS and rows < SPLIT_ROWS
 
 
 def split_attention(node: Node, args: Sequence[Node]) -> Node:

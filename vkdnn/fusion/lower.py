@@ -82,7 +82,7 @@ class Lowering:
         rank = len(self.extents)
         if node in self.reduced:
             k, expected = self.reduced[node]
-            if any(c != e for c, e, n in zip(coords, expected, node.shape, strict=True) if n > 1):
+            if any(c != e for c, e, n in zip(coords, expected, node.shape, strict=True) if n != 1):
                 raise MustRealise(node)
             return self._add("reduced", node, (), (k,))
         if self.realised(node):

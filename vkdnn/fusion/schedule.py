@@ -14,6 +14,7 @@ from graphlib import TopologicalSorter
 from vkdnn.fusion.kernel import Kernel
 from vkdnn.fusion.lower import MustRealise
 from vkdnn.fusion.specs import Step, build_step
+from vkdnn.ir.dims import never_above
 from vkdnn.ir.node import IDENTITIES, VIEWS, Node, Shape, toposort
 from vkdnn.ir.ops import OPS
 
@@ -42,7 +43,7 @@ def elementwise_rule(node: Node, kernel: Kernel) -> bool:
     """Elementwise work joins any kernel but a call; what is broadcast only if it is cheap to compute again."""
     if kernel.family == "call" or len(kernel.members) >= MAX_MEMBERS:
         return False
-    if node.size >= math.prod(kernel.shape):
+    if never_above(math.prod(kernel.shape), node.size):
         return True
     if kernel.family == "fold" and squeezed(node.shape) == squeezed(kernel.row_shape):
         return True
@@ -218,7 +219,7 @@ class Grouping:
         kernel.members.append(node)
         if (
             node.kind == "map"
-            and node.size < math.prod(kernel.shape)
+            and not never_above(math.prod(kernel.shape), node.size)
             and squeezed(node.shape) != squeezed(kernel.row_shape)
         ):
             kernel.repeated += 1

@@ -208,7 +208,7 @@ def _matmul(kernel: Kernel, realised: Realised) -> Step:
     # A batch dim over which b does not change is more rows of a, if everything else steps through it as such.
     while len(extents) > 2 and b_index.strides[len(extents) - 3] == 0:
         d = len(extents) - 3
-        if extents[d] > 1 and any(
+        if extents[d] != 1 and any(
             i.strides[d] != i.strides[d + 1] * extents[d + 1] for i in [a_index, *indices_of(body)]
         ):
             break

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from vkdnn.ir.body import Affine, Guard
+from vkdnn.ir.dims import largest, never_above, same
 from vkdnn.ir.node import IDENTITIES, Node, Shape
 
 Coords = tuple[Affine, ...]
@@ -61,7 +62,7 @@ class Space:
         for axis in self.factors:
             strides = [0] * self.rank
             for j in range(len(axis)):
-                strides[first + j] = math.prod(axis[j + 1 :]) if axis[j] > 1 else 0
+                strides[first + j] = math.prod(axis[j + 1 :]) if axis[j] != 1 else 0
             first += len(axis)
             result.append(Affine(0, tuple(strides)))
         return tuple(result)
@@ -115,7 +116,7 @@ def _reshaped(coords: Coords, shape: Shape, source: Shape, extents: Sequence[int
     while i < len(source) or j < len(shape):
         i_stop, j_stop, left, right = i, j, 1, 1
         while i_stop == i or j_stop == j or left != right:
-            if i_stop < len(source) and (left <= right or j_stop == len(shape)):
+            if i_stop < len(source) and (never_above(left, right) or j_stop == len(shape)):
                 left *= source[i_stop]
                 i_stop += 1
             elif j_stop < len(shape):
@@ -140,7 +141,7 @@ def _divmod(linear: Affine, size: int, extents: Sequence[int]) -> tuple[Affine, 
     over, rest = divmod(linear.offset, size)
     quotient, remainder = [0] * len(extents), [0] * len(extents)
     for d, stride in enumerate(linear.strides):
-        if stride % size == 0:
+        if same(stride % size, 0):
             quotient[d] = stride // size
         else:
             remainder[d] = stride
@@ -148,8 +149,8 @@ def _divmod(linear: Affine, size: int, extents: Sequence[int]) -> tuple[Affine, 
     lowest = rest + sum(s * (n - 1) for s, n in zip(remainder, extents, strict=True) if s < 0)
     if lowest >= 0 and highest < size:
         return Affine(over, tuple(quotient)), Affine(rest, tuple(remainder))
-    d = max(range(len(extents)), key=lambda e: remainder[e])
-    inner = size // remainder[d] if remainder[d] > 0 and size % remainder[d] == 0 else 0
-    if inner > 1 and extents[d] > inner and extents[d] % inner == 0:
+    d = max(range(len(extents)), key=lambda e: largest(remainder[e]))
+    inner = size // remainder[d] if remainder[d] > 0 and same(size % remainder[d], 0) else 0
+    if inner > 0 and inner != 1 and extents[d] != inner and same(extents[d] % inner, 0):
         raise SplitNeeded(d, inner)
     raise NotAffine

@@ -14,12 +14,15 @@ from typing import Any
 import numpy as np
 
 from vkdnn.errors import ArgumentError, ShapeError
+from vkdnn.ir.dims import Dim
 
 Shape = tuple[int, ...]
 
 
 def integer(name: str, value: Any, expected: str = "an int") -> int:
     """The int that ``value`` is (Python's or NumPy's; no bool, no float). Raises ArgumentError otherwise."""
+    if isinstance(value, Dim):
+        return value
     if not isinstance(value, (bool, np.bool_)):
         try:
             return operator.index(value)
@@ -46,10 +49,10 @@ def number(name: str, value: Any, expected: str = "a number") -> Any:
 
 def lengths(name: str, shape: Any) -> Shape:
     """A shape: an int or a sequence of ints of zero or more. Raises ArgumentError or ShapeError."""
-    if hasattr(shape, "__index__") and np.ndim(shape) == 0:
+    if isinstance(shape, Dim) or (hasattr(shape, "__index__") and np.ndim(shape) == 0):
         shape = (shape,)
     found = integers(f"{name}: shape", shape, "an int or a sequence of ints")
-    if min(found, default=0) < 0:
+    if any(n < 0 for n in found):
         raise ShapeError(f"{name}: shape {found} has a negative length, expected zero or more")
     return found
 

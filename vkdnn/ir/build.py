@@ -15,6 +15,7 @@ from vkdnn.dtypes import DType, bfloat16, bool_, float16, float32, int32, uint32
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError
 from vkdnn.ir.arguments import normalize_axes as normalize_axes
 from vkdnn.ir.arguments import normalize_axis as normalize_axis
+from vkdnn.ir.dims import Dim, same
 from vkdnn.ir.monoids import MONOIDS
 from vkdnn.ir.node import MAX_AXES, Node, Shape, Token, const, const_value, make
 from vkdnn.ir.ops import OPS
@@ -66,6 +67,8 @@ def as_node(value: Any, name: str = "value") -> Node:
         return value
     if isinstance(value, (bool, np.bool_)):
         return const(bool(value), bool_)
+    if isinstance(value, Dim):
+        return size_value(value)
     if isinstance(value, (int, np.integer)):
         return const(int(value), int32 if -(2**31) <= value < 2**31 else uint32)
     if isinstance(value, (float, np.floating)):
@@ -128,12 +131,26 @@ def _fold_constants(name: str, nodes: list[Any], dtype: DType) -> Node:
 
 
 def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
+    if any(isinstance(n, Dim) for shape in shapes for n in shape):
+        return _broadcast_sizes(name, shapes)
     try:
         return np.broadcast_shapes(*shapes)
     except (ValueError, RuntimeError):
         if max(map(len, shapes)) > MAX_AXES:
             raise ShapeError(f"{name}: {max(map(len, shapes))} axes, expected at most {MAX_AXES}") from None
         raise ShapeError(f"{name}: shapes {' and '.join(map(str, shapes))} do not broadcast") from None
+
+
+def _broadcast_sizes(name: str, shapes: tuple[Shape, ...]) -> Shape:
+    """broadcast_shapes() where lengths are symbolic: equal ones have the same expression, and only 1 is repeated."""
+    result: list[int] = []
+    for axis in range(-max(map(len, shapes)), 0):
+        lengths = [shape[axis] for shape in shapes if len(shape) >= -axis]
+        known = dict.fromkeys(n for n in lengths if not same(n, 1))
+        if len(known) > 1:
+            raise ShapeError(f"{name}: shapes {' and '.join(map(str, shapes))} do not broadcast")
+        result.append(next(iter(known), 1))
+    return tuple(result)
 
 
 def broadcast_to(x: Node, shape: Shape) -> Node:
@@ -153,7 +170,7 @@ def reshape(x: Node, shape: Shape) -> Node:
         if rest == 0 or x.size % rest:
             raise ShapeError(f"reshape: {x.shape} ({x.size} elements) does not fit {shape}")
         shape = tuple(x.size // rest if n == -1 else n for n in shape)
-    if min(shape, default=0) < 0 or math.prod(shape) != x.size:
+    if any(n < 0 for n in shape) or math.prod(shape) != x.size:
         raise ShapeError(f"reshape: {x.shape} ({x.size} elements) does not fit {shape}")
     if x.kind == "reshape" and not x.attrs:
         x = x.args[0]
@@ -186,9 +203,9 @@ def slice_(x: Node, starts: Shape, lengths: Shape, steps: Shape) -> Node:
 
 def pad(x: Node, before: Shape, after: Shape) -> Node:
     """Zeros around x."""
-    if len(before) != x.ndim or len(after) != x.ndim or min(before + after, default=0) < 0:
+    if len(before) != x.ndim or len(after) != x.ndim or any(n < 0 for n in before + after):
         raise ShapeError(f"pad: got {before} and {after}, expected {x.ndim} counts of zero or more each")
-    if not any(before + after):
+    if all(same(n, 0) for n in before + after):
         return x
     shape = tuple(b + n + a for b, n, a in zip(before, x.shape, after, strict=True))
     return make("pad", (x,), (before,), shape, x.dtype)
@@ -201,6 +218,12 @@ def iota(shape: Shape, axis: int) -> Node:
     """int32 index along one axis."""
     axis = normalize_axis("iota", axis, len(shape))
     return full(shape, 0, int32) if shape[axis] == 1 else make("iota", (), (axis,), shape, int32)
+
+
+def size_value(size: int, dtype: DType = int32) -> Node:
+    """A symbolic size as a scalar: an element of the numbers below size + 1, so that its index is the value."""
+    value = reshape(slice_(iota((size + 1,), 0), (size,), (1,), (1,)), ())
+    return cast(value, dtype)
 
 
 def full(shape: Shape, value: Any, dtype: DType = float32) -> Node:

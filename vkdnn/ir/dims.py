@@ -246,10 +246,11 @@ def symbol(name: str, hint: int, low: int, high: int) -> int:
     return _size(of_atom(Symbol(name, int(hint), int(low), int(high)))) if low < high else int(low)
 
 
-def hints(low: int, high: int) -> tuple[int, ...]:
-    """Up to three values of a range with which to trace: what leaks of them shows as a difference."""
+def hints(low: int, high: int) -> tuple[int, int, int]:
+    """Three values of a range with which to trace (fewer different ones if it is short): what leaks of them shows as a
+    difference."""
     span = high - low
-    return tuple(dict.fromkeys((low + span // 2, low + span // 3, low + (span * 4) // 5)))
+    return low + span // 2, low + span // 3, low + span * 4 // 5
 
 
 def minimum(a: int, b: int) -> int:

@@ -40,6 +40,7 @@ import numpy as np
 from vkdnn import dtypes
 from vkdnn.dtypes import DType
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError
+from vkdnn.ir.dims import Dim
 
 MAX_ELEMENTS = 2**31 - 1  # kernels count elements in int32
 MAX_AXES = 32  # what NumPy 1.26 has
@@ -288,6 +289,10 @@ def const(value: float | int | bool, dtype: DType) -> Node:
 
     float16 and bfloat16 constants are kept by the float32 bits of their rounded value.
     """
+    if isinstance(value, Dim):
+        from vkdnn.ir.build import size_value
+
+        return size_value(value, dtype)
     fits = dtype.category not in "iu" or (math.isfinite(value) and int(value) == value and _fits(int(value), dtype))
     if not fits:
         raise DtypeError(f"constant: {value!r} is not a value of {dtype}")

@@ -30,6 +30,7 @@ import numpy as np
 from vkdnn.codegen import glsl
 from vkdnn.dtypes import DType, constant_bits, float32
 from vkdnn.ir.body import Affine, Body
+from vkdnn.ir.dims import minimum
 from vkdnn.ir.node import Node, Shape
 from vkdnn.kernels.base import MAX_GROUPS, Array, Cost, Groups, KernelSpec, Target, group_count
 
@@ -146,6 +147,7 @@ class AttentionSpec(KernelSpec):
     keep_scale: float = 1.0
 
     size_names = ("batches", "queries", "keys", "tokens")
+    fixed = ("heads", "group", "key_width", "value_width")
 
     @property
     def template(self) -> str:  # type: ignore[override]
@@ -226,7 +228,7 @@ class AttentionSpec(KernelSpec):
             queries *= -(-keys // BLOCK)
         rows, heads = (keys, self.heads // self.group) if self.role == "keys" else (queries, self.heads)
         tiles = -(-rows // ((8 if schedule.tiled else schedule.lanes) * schedule.rows))
-        return (min(tiles, MAX_GROUPS), min(heads, MAX_GROUPS), min(batches, MAX_GROUPS))
+        return (minimum(tiles, MAX_GROUPS), minimum(heads, MAX_GROUPS), minimum(batches, MAX_GROUPS))
 
     # ---- template
 

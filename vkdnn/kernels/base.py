@@ -14,6 +14,7 @@ import numpy as np
 
 from vkdnn.dtypes import DType
 from vkdnn.ir.body import Affine
+from vkdnn.ir.dims import maximum, minimum
 from vkdnn.ir.node import Shape
 
 Array = np.ndarray[Any, Any]
@@ -44,6 +45,8 @@ class KernelSpec(ABC):
 
     template: ClassVar[str]
     size_names: ClassVar[tuple[str, ...]]
+    fixed: ClassVar[tuple[str, ...]] = ()
+    """Fields that a shader needs as constants (array sizes, unrolled loops): no symbolic sizes there."""
 
     input_dtypes: tuple[DType, ...]
 
@@ -101,4 +104,4 @@ Results = Sequence[tuple[Shape, DType]]
 
 def group_count(items: int, per_group: int) -> int:
     """Workgroups for ``items``, capped: kernels loop with a grid stride."""
-    return max(1, min(MAX_GROUPS, -(-items // per_group)))
+    return maximum(1, minimum(MAX_GROUPS, -(-items // per_group)))

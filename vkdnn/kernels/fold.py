@@ -17,6 +17,7 @@ import numpy as np
 from vkdnn.codegen import glsl, merges
 from vkdnn.dtypes import DType, as_dtype
 from vkdnn.ir.body import Affine, Body, evaluate_body, pieces, strided
+from vkdnn.ir.dims import largest
 from vkdnn.ir.monoids import merger
 from vkdnn.kernels.base import Array, Cost, Groups, KernelSpec, Target, group_count
 from vkdnn.kernels.expr import decompose, dim_names
@@ -82,7 +83,7 @@ class FoldSpec(KernelSpec):
 
     def schedules(self, target: Target) -> tuple[FoldSchedule, ...]:
         by_invocation, by_workgroup = FoldSchedule(False), FoldSchedule(True)
-        if target.software or self.length < 48:
+        if target.software or largest(self.length) < 48:
             return (by_invocation, by_workgroup)
         return (by_workgroup, by_invocation)
 
@@ -142,7 +143,7 @@ class FoldSpec(KernelSpec):
             ]
             for full in (True, False)
         }
-        lanes = min(LANES, 1 << max(0, (self.length - 1).bit_length()))
+        lanes = min(LANES, 1 << max(0, (largest(self.length) - 1).bit_length()))  # some may hold the identity
         return {
             "local_size": (LANES if schedule.row_per_workgroup else schedule.invocations, 1),
             "row_per_workgroup": schedule.row_per_workgroup,

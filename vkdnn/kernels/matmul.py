@@ -15,6 +15,7 @@ import numpy as np
 from vkdnn.codegen import glsl
 from vkdnn.dtypes import DType
 from vkdnn.ir.body import Affine, Body, Box, evaluate_body, strided
+from vkdnn.ir.dims import largest, minimum
 from vkdnn.kernels.base import MAX_GROUPS, Array, Cost, Groups, KernelSpec, Target
 from vkdnn.kernels.expr import decompose, dim_names
 from vkdnn.numerics import basic
@@ -73,14 +74,14 @@ class MatmulSpec(KernelSpec):
         direct = MatmulSchedule(16, 8, (8, 4), 0) if wide else MatmulSchedule(4, 4, (8, 8), 0)
         narrow = MatmulSchedule(1, 1, (64, 1), 0)
         staged = MatmulSchedule(4, 4, (16, 16), 16)
-        if self.m < 4 or self.n < 4:
+        if largest(self.m) < 4 or largest(self.n) < 4:
             return (narrow, direct)
         return (direct, narrow, staged) if target.software else (staged, direct, narrow)
 
     def groups(self, sizes: tuple[int, ...], schedule: MatmulSchedule) -> Groups:
         tiles_n = -(-self.n // (schedule.columns * schedule.local[0]))
         tiles_m = -(-self.m // (schedule.rows * schedule.local[1]))
-        return (min(tiles_n, MAX_GROUPS), min(tiles_m, MAX_GROUPS), min(sizes[0], MAX_GROUPS))
+        return (minimum(tiles_n, MAX_GROUPS), minimum(tiles_m, MAX_GROUPS), minimum(sizes[0], MAX_GROUPS))
 
     def context(self, schedule: MatmulSchedule) -> dict[str, Any]:
         dims = dim_names(1 + len(self.batch)) + ["m", "n"]

@@ -30,6 +30,7 @@ from vkdnn.codegen import glsl
 from vkdnn.dtypes import DType, float32
 from vkdnn.ir import build
 from vkdnn.ir.body import Affine
+from vkdnn.ir.dims import minimum
 from vkdnn.ir.node import Node, Shape
 from vkdnn.kernels.base import MAX_GROUPS, Array, Cost, Groups, KernelSpec, Operand, Results, Target
 
@@ -138,6 +139,7 @@ class ScanSpec(KernelSpec):
     decay: float = 1.0
 
     template = "scan_rows.comp.j2"
+    fixed = ("heads", "rows", "columns")
     size_names = ("batches", "tokens")
 
     @property
@@ -171,7 +173,7 @@ class ScanSpec(KernelSpec):
 
     def groups(self, sizes: tuple[int, ...], schedule: ScanSchedule) -> Groups:
         tiles = -(-self.rows // (schedule.invocations * schedule.own_rows))
-        return (min(tiles, MAX_GROUPS), min(sizes[0] * self.heads, MAX_GROUPS), 1)
+        return (minimum(tiles, MAX_GROUPS), minimum(sizes[0] * self.heads, MAX_GROUPS), 1)
 
     def context(self, schedule: ScanSchedule) -> dict[str, Any]:
         def at(operand: tuple[int, Affine] | None, dims: list[str]) -> str:

@@ -24,6 +24,7 @@ from vkdnn.codegen import glsl
 from vkdnn.dtypes import DType, float32
 from vkdnn.ir import build
 from vkdnn.ir.body import Affine
+from vkdnn.ir.dims import minimum
 from vkdnn.ir.node import Node
 from vkdnn.kernels.base import MAX_GROUPS, Array, Cost, Groups, KernelSpec, Operand, Results, Target, group_count
 from vkdnn.kernels.expr import decompose
@@ -122,7 +123,7 @@ class ProductSpec(KernelSpec):
         across = -(-self.columns // (schedule.local[0] * schedule.columns))
         down = -(-self.rows // (schedule.local[1] * schedule.rows))
         batch = sizes[0] * self.chunks * self.heads
-        return (min(across, MAX_GROUPS), min(down, MAX_GROUPS), min(batch, MAX_GROUPS))
+        return (minimum(across, MAX_GROUPS), minimum(down, MAX_GROUPS), minimum(batch, MAX_GROUPS))
 
     def context(self, schedule: ProductSchedule) -> dict[str, Any]:
         def at(x: tuple[int, Affine] | None, dims: list[str]) -> str:
