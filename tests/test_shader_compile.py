@@ -1,9 +1,11 @@
 """Compiling GLSL: through memory and the store, in parallel, with errors that show the line."""
 
+import shutil
 import stat
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -213,6 +215,51 @@ def test_compiler_that_writes_nonsense(tmp_path):
     script = 'for last; do :; done; printf abc > "$last"'
     with pytest.raises(CompileError, match="shader kernel: SPIR-V has 3 bytes"):
         Compiler(fake_compiler(tmp_path / "odd", script), "odd").compile_glsl("", "kernel")
+
+
+def real_compiler():
+    return shutil.which("glslangValidator") or str(Path(sys.executable).parent / "glslangValidator")
+
+
+def test_a_compiler_that_is_killed_is_called_once_more(unique, tmp_path):
+    script = f"""
+        if mkdir {tmp_path / "first"}; then kill -9 $$; fi
+        exec {real_compiler()} "$@"
+    """
+    once = Compiler(fake_compiler(tmp_path / "once", script), "once")
+    assert once.compile_glsl(request(unique).glsl, "kernel") == Compiler.find().compile_glsl(request(unique).glsl, "")
+    always = Compiler(fake_compiler(tmp_path / "always", "kill -9 $$"), "always")
+    with pytest.raises(CompileError, match=r"shader kernel: .*always was killed by signal 9; is there enough memory"):
+        always.compile_glsl(request(unique).glsl, "kernel")
+
+
+@pytest.mark.parametrize("places", [1, 2])
+def test_a_compiler_whose_disk_is_full(unique, monkeypatch, tmp_path, places):
+    """glslangValidator then writes what fits, and ends well; another folder may have room."""
+    for name in ("full", "second"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr("vkdnn.shader.compiler._SECOND_FOLDER", str(tmp_path / "second"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "full"))
+    cut = "head -c 600" if places == 2 else f'case "$last" in {tmp_path}/full/*) head -c 600;; *) cat;; esac'
+    script = f"""
+        {real_compiler()} "$@"
+        for last; do :; done
+        cp "$last" "$last.whole"
+        ({cut}) < "$last.whole" > "$last"
+    """
+    compiler = Compiler(fake_compiler(tmp_path / "glslang", script), "filling")
+    if places == 1:
+        assert compiler.compile_glsl(request(unique).glsl, "kernel")
+    else:
+        with pytest.raises(CompileError, match=r"kernel: SPIR-V has 600 bytes without its end: .*set TMPDIR"):
+            compiler.compile_glsl(request(unique).glsl, "kernel")
+
+
+def test_no_folder_for_the_compiler(unique, monkeypatch, tmp_path):
+    monkeypatch.setattr("vkdnn.shader.compiler._SECOND_FOLDER", str(tmp_path / "absent"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "absent"))
+    with pytest.raises(CompileError, match=r"kernel: cannot write its GLSL .*make room .*set TMPDIR"):
+        Compiler.find().compile_glsl(request(unique).glsl, "kernel")
 
 
 def test_a_program_that_is_no_compiler(unique, monkeypatch, tmp_path):

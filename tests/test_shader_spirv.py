@@ -8,7 +8,7 @@ import pytest
 
 from vkdnn.errors import CompileError
 from vkdnn.shader.compiler import FLAGS, Compiler
-from vkdnn.shader.spirv import FLOAT_OPS, MAGIC, decorate_no_contraction, undecorated_float_ops
+from vkdnn.shader.spirv import FLOAT_OPS, MAGIC, decorate_no_contraction, is_whole, undecorated_float_ops
 
 ALL_OPERATIONS = """#version 450
 layout(local_size_x = 1) in;
@@ -113,3 +113,14 @@ def test_malformed_modules_are_refused(words, message):
 
 def test_table_names_the_contractible_operations():
     assert FLOAT_OPS[129] == "OpFAdd" and FLOAT_OPS[133] == "OpFMul" and FLOAT_OPS[127] == "OpFNegate"
+
+
+def test_a_module_that_is_cut_anywhere_is_not_whole(tmp_path):
+    """Between two functions, too: the entry point calls what is missing."""
+    glsl = ALL_OPERATIONS.replace("void main", "float f(float x) { return x + 1.0; }\nvoid main").replace(
+        "a + b", "f(b)"
+    )
+    spirv = np.array(raw_words(glsl, tmp_path), "<u4").tobytes()
+    assert is_whole(spirv)
+    assert not any(is_whole(spirv[:cut]) for cut in range(len(spirv)))
+    assert not is_whole(b"\0" * 40)

