@@ -24,7 +24,7 @@ def example():
     kernel = {
         "label": "expr", "family": "ExprSpec", "spec": "expr\n", "identity": "1" * 64, "file": "kernels/a.spv",
         "sha256": hashlib.sha256(SPIRV).hexdigest(), "size": len(SPIRV), "local_size": [128, 1, 1], "shared_bytes": 0,
-        "bindings": [{"dtype": "float32", "access": "read"}, {"dtype": "float32", "access": "write"}],
+        "bindings": [{"element": "float", "access": "read"}, {"element": "float", "access": "write"}],
         "push": ["base_in0", "base_out0", "count"],
     }  # fmt: skip
     program = {

@@ -29,5 +29,6 @@ from vkdnn.remat import flush, remat
 from vkdnn.transform import grad, jit, value_and_grad, vjp
 
 from vkdnn import nn, optim, random  # isort: skip  (they use the functions above)
+from vkdnn import aot  # isort: skip
 
 __version__ = "0.1.0"

@@ -179,8 +179,11 @@ class Program:
         uploads = [s.handle() for s in slots.values() if s.words]
         brought = {r for r in buffers if 0 < r.words <= DOWNLOADED_WORDS}
         downloads = [handles[r] for r in self.roots if r in brought]
-        run = device.prepare(tasks, uploads, downloads, progress, self.cuts)
+        run = self._prepare(tasks, uploads, downloads, progress)
         return _Bound(run, slots, buffers, handles, brought, held)
+
+    def _prepare(self, tasks: list[Task], uploads: list[Any], downloads: list[Any], progress: Progress | None) -> Run:
+        return self.device.prepare(tasks, uploads, downloads, progress, self.cuts)
 
     def _buffer(self, root: Node, held: list[Any]) -> _Buffer:
         """A buffer for a result: one of an earlier recording that is free, so that x = f(x) goes back and forth between

@@ -77,11 +77,11 @@ def value_and_grad(function: Function, argnums: int | Sequence[int] = 0, has_aux
     [2.0, 4.0]
     """
     _check_callable("grad", function)
-    given = _argument_numbers("argnums", argnums)
+    given = argument_numbers("argnums", argnums)
 
     @functools.wraps(function)
     def wrapped(*arguments: Any, **constants: Any) -> Any:
-        numbers = _positions("argnums", given, len(arguments))
+        numbers = positions("argnums", given, len(arguments))
         for i in numbers:
             for path, x in zip(tree.paths(arguments[i]), tree.flatten(arguments[i])[0], strict=True):
                 name = f"grad: argument {i} {path}".rstrip()
@@ -152,7 +152,7 @@ class _Traced:
             result = function(*positional, **keywords)
         outputs, self.structure = tree.flatten(result)
         arrays = [asarray(o, name="jit: result") for o in outputs]
-        self.program = Program(device, _apart([a.node for a in arrays]), [p.node for p in parameters], donated)
+        self.program = Program(device, apart([a.node for a in arrays]), [p.node for p in parameters], donated)
         self.outputs = [(a.shape, a.dtype) for a in arrays]
         self.device = device
 
@@ -166,7 +166,7 @@ class _Traced:
         return tree.unflatten(self.structure, results)
 
 
-def _apart(results: list[Node]) -> list[Node]:
+def apart(results: list[Node]) -> list[Node]:
     """Results with memory of their own: a value that is returned twice, or that the function captured, is copied, so
     that one of them can be donated later."""
     seen: set[Node] = set()
@@ -210,15 +210,20 @@ class Jitted:
         device = common_device("jit", [x for x in leaves if isinstance(x, Array)]) or current_device()
         key = (structure, tuple((_shape(x), _dtype(x)) for x in leaves), id(device))
         if key not in self.traces:
-            donated, first = [], 0
-            numbers = _positions("donate_argnums", self.donate, len(arguments))
-            for i, argument in enumerate(arguments):
-                count = len(tree.flatten(argument)[0])
-                if i in numbers:
-                    donated += list(range(first, first + count))
-                first += count
+            donated = leaf_numbers(arguments, positions("donate_argnums", self.donate, len(arguments)))
             self.traces[key] = _Traced(self.function, structure, leaves, donated, device)
         return self.traces[key]
+
+
+def leaf_numbers(arguments: Sequence[Any], positions: Sequence[int]) -> list[int]:
+    """Numbers, among all leaves, of those of the arguments at these positions."""
+    found, first = [], 0
+    for i, argument in enumerate(arguments):
+        count = len(tree.flatten(argument)[0])
+        if i in positions:
+            found += list(range(first, first + count))
+        first += count
+    return found
 
 
 def jit(
@@ -236,7 +241,7 @@ def jit(
     >>> double(vk.array([1.0, 2.0])).numpy().tolist()
     [2.0, 4.0]
     """
-    numbers = _argument_numbers("donate_argnums", donate_argnums)
+    numbers = argument_numbers("donate_argnums", donate_argnums)
     if progress is not None:
         _check_callable("jit: progress", progress)
     if function is None:
@@ -250,7 +255,7 @@ def _check_callable(name: str, function: Any) -> None:
         raise ArgumentError(f"{name}: got {short(function)}, expected a function")
 
 
-def _argument_numbers(name: str, numbers: Any) -> tuple[int, ...]:
+def argument_numbers(name: str, numbers: Any) -> tuple[int, ...]:
     """The ints of an int or a sequence of ints."""
     expected = "an int or a sequence of ints"
     if isinstance(numbers, (list, tuple)):
@@ -258,7 +263,7 @@ def _argument_numbers(name: str, numbers: Any) -> tuple[int, ...]:
     return (integer(name, numbers, expected),)
 
 
-def _positions(name: str, numbers: tuple[int, ...], count: int) -> tuple[int, ...]:
+def positions(name: str, numbers: tuple[int, ...], count: int) -> tuple[int, ...]:
     """Numbers of arguments counted from the first. Raises ArgumentError if there is no such argument, or one twice."""
     for i in numbers:
         if not -count <= i < count:

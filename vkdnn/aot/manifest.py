@@ -78,7 +78,7 @@ class Limits:
 class Binding:
     """A storage buffer of a kernel; bindings are numbered from 0 in set 0, as they stand in the list."""
 
-    dtype: Annotated[str, about("Of the elements.", enum=list(DTYPES))]
+    element: Annotated[str, about("Type of a word (float, int, uint), or of a vector of them, in the shader.")]
     access: Annotated[str, about("Whether the kernel reads or writes it.", enum=["read", "write"])]
 
 
@@ -240,7 +240,7 @@ def read_manifest(path: str | os.PathLike[str] | Archive) -> Manifest:
     data.pop("$schema", None)
     try:
         manifest = from_json(Manifest, data, "")
-        _check(manifest)
+        check(manifest)
     except (RecordError, RecursionError) as error:
         raise BundleError(
             f"bundle {archive.path}: {MANIFEST} is damaged: {str(error).lstrip()}; write the bundle again with "
@@ -252,7 +252,8 @@ def read_manifest(path: str | os.PathLike[str] | Archive) -> Manifest:
 # ---- what the types do not say
 
 
-def _check(manifest: Manifest) -> None:
+def check(manifest: Manifest) -> None:
+    """Raises RecordError for numbers that do not fit together."""
     for s in manifest.symbols:
         if s.high < s.low:
             raise RecordError(f"symbol {s.name} has the range {s.low} to {s.high}")
@@ -296,6 +297,9 @@ class _Checker:
         for i, output in enumerate(program.outputs):
             if output.replaces is not None:
                 _number(output.replaces, program.inputs, f"outputs[{i}].replaces")
+        for what, tree, kind in (("arguments", program.arguments, "list"), ("keywords", program.keywords, "dict")):
+            if not isinstance(tree, dict) or kind not in tree:
+                raise RecordError(f"{what} is no {kind}")
         _check_tree(program.arguments, program.keywords, len(program.inputs), "arguments and keywords")
         _check_tree(program.result, None, len(program.outputs), "result")
         for i, dispatch in enumerate(program.dispatches):
@@ -366,4 +370,4 @@ def leaves(tree: Tree) -> list[int]:
     return [leaf for child in children for leaf in leaves(child)]
 
 
-__all__ = ["DTYPES", "SCHEMA", "WEIGHTS", "Manifest", "read_manifest", "schema_text"]
+__all__ = ["DTYPES", "SCHEMA", "WEIGHTS", "Manifest", "check", "read_manifest", "schema_text"]

@@ -1,0 +1,326 @@
+"""Bundles: exported, loaded and run they give the bits of the function they were made of."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hard_values import bits_equal
+
+import vkdnn as vk
+from vkdnn import tree
+from vkdnn.errors import ArgumentError, DeviceError, DtypeError, ShapeError
+from vkdnn.shader.bundle import BundleError
+
+
+def numbers(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def same(found, expected):
+    found, expected = tree.flatten(found)[0], tree.flatten(expected)[0]
+    assert len(found) == len(expected)
+    for a, b in zip(found, expected, strict=True):
+        a, b = np.asarray(a), np.asarray(b)
+        assert a.shape == b.shape and a.dtype == b.dtype and bits_equal(a, b).all()
+
+
+def test_a_bundle_gives_the_bits_of_the_function(tmp_path):
+    weight = vk.array(numbers(8, 16))
+    function = vk.jit(lambda x, scale: {"p": vk.softmax(x @ weight, axis=-1), "sum": vk.sum(x) * scale})
+    x, scale = numbers(5, 8, seed=1), np.float32(0.5)
+    manifest = vk.aot.export(function, [vk.aot.Spec((5, 8)), scale], tmp_path / "b")
+    assert [(i.name, i.dtype, i.shape) for i in manifest.program.inputs] == [
+        ("x", "float32", (5, 8)), ("scale", "float32", ()),
+    ]  # fmt: skip
+    assert [o.name for o in manifest.program.outputs] == ["result.p", "result.sum"]
+    bundle = vk.aot.load(tmp_path / "b")
+    assert bundle.manifest == manifest
+    for arguments in ((x, scale), (vk.array(x), vk.array(scale)), (2 * vk.array(x), 0.5)):
+        same(bundle(*arguments), function(*arguments))
+    with vk.device("cpu"):
+        here = vk.array(weight.numpy())
+        x_here = vk.array(x)
+        same(bundle(x, scale), {"p": vk.softmax(x_here @ here, axis=-1), "sum": vk.sum(x_here) * vk.array(scale)})
+
+
+def test_files_of_a_bundle(tmp_path):
+    vk.aot.export(lambda x: x + 1, [vk.aot.Spec((4,))], tmp_path / "b")
+    names = sorted(p.relative_to(tmp_path / "b").as_posix() for p in (tmp_path / "b").rglob("*") if p.is_file())
+    manifest = json.loads((tmp_path / "b" / "manifest.json").read_text())
+    assert names == sorted(["manifest.json", "manifest.schema.json", *(k["file"] for k in manifest["kernels"])])
+    assert [k["family"] for k in manifest["kernels"]] == ["ExprSpec", "probe"] and manifest["probe"] == 1
+    assert list(tmp_path.iterdir()) == [tmp_path / "b"]
+
+
+def test_a_zip_gives_the_same(tmp_path):
+    function, x = vk.jit(lambda x: vk.exp(x) @ vk.ones((4, 2))), numbers(3, 4)
+    vk.aot.export(function, [x], tmp_path / "b.zip")
+    same(vk.aot.load(tmp_path / "b.zip")(x), function(x))
+
+
+def training_step(weight, bias, x):
+    loss, gradients = vk.value_and_grad(lambda w, b: vk.mean((x @ w + b) ** 2), argnums=(0, 1))(weight, bias)
+    return weight - 0.1 * gradients[0], bias - 0.1 * gradients[1], loss
+
+
+def test_donated_arguments_are_replaced_in_place(tmp_path):
+    step = vk.jit(training_step, donate_argnums=(0, 1))
+    weight, bias, x = numbers(8, 4), numbers(4, seed=1), numbers(16, 8, seed=2)
+    manifest = vk.aot.export(step, [weight, bias, x], tmp_path / "b", weights=(0, 1))
+    program = manifest.program
+    assert [(i.name, i.donated, i.initial) for i in program.inputs] == [
+        ("weight", True, "weight"), ("bias", True, "bias"), ("x", False, None),
+    ]  # fmt: skip
+    assert [o.replaces for o in program.outputs] == [0, 1, None]
+    bundle = vk.aot.load(tmp_path / "b")
+    w, b, none = bundle.initial()
+    assert none is None
+    here = [vk.array(weight), vk.array(bias)]
+    for _ in range(3):
+        old = w
+        w, b, loss = bundle(w, b, x)
+        *here, expected = step(*here, x)
+        same([w, b, loss], [*here, expected])
+    with pytest.raises(DeviceError, match="donated"):
+        old.numpy()
+    same(bundle.initial()[:2], [weight, bias])
+
+
+def test_weights_become_constants(tmp_path):
+    params = {"layers": [{"w": vk.array(numbers(8, 8, seed=i))} for i in range(2)], "scale": 2.0}
+
+    def forward(params, x):
+        for layer in params["layers"]:
+            x = vk.tanh(x @ layer["w"])
+        return x * params["scale"]
+
+    x = numbers(3, 8)
+    manifest = vk.aot.export(vk.jit(forward), [params, x], tmp_path / "b", weights=0)
+    assert [c.name for c in manifest.program.constants] == ["params.layers.0.w", "params.layers.1.w", "params.scale"]
+    assert [i.name for i in manifest.program.inputs] == ["x"]
+    same(vk.aot.load(tmp_path / "b")(x), vk.jit(forward)(params, x))
+
+
+DTYPES = ("float32", "int32", "uint32", "bool", "float16", "bfloat16")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_goes_in_and_out_and_waits_in_the_weights(tmp_path, dtype):
+    held = vk.array([0, 1, 1, 0, 1], dtype=dtype)
+
+    def function(x, i):
+        return vk.where(i > 0, x, held), x, held, i
+
+    x = vk.array([3, 0, 1, 2, 1], dtype=dtype)
+    i = np.array([1, 0, -1, 1, 0], np.int32)
+    vk.aot.export(function, [vk.aot.Spec((5,), dtype), i], tmp_path / "b")
+    same(vk.aot.load(tmp_path / "b")(x, i), vk.jit(function)(x, i))
+
+
+def test_results_that_are_arguments_views_or_twice_the_same(tmp_path):
+    def function(x):
+        y = x + 1
+        return [y, y, x, x.reshape(6), x.T, y.reshape(3, 2), vk.zeros((2,))]
+
+    x = numbers(2, 3)
+    vk.aot.export(function, [x], tmp_path / "b")
+    bundle = vk.aot.load(tmp_path / "b")
+    same(bundle(x), vk.jit(function)(x))
+    same(bundle(vk.array(x)), vk.jit(function)(x))
+
+
+def test_empty_arrays_and_no_arguments(tmp_path):
+    vk.aot.export(lambda x: (x * 2, vk.sum(x)), [vk.aot.Spec((0, 3))], tmp_path / "b")
+    found = vk.aot.load(tmp_path / "b")(np.zeros((0, 3), np.float32))
+    assert found[0].shape == (0, 3) and found[1].numpy() == 0
+    vk.aot.export(lambda: {"x": vk.arange(4), "none": None}, [], tmp_path / "c")
+    found = vk.aot.load(tmp_path / "c")()
+    assert found["none"] is None and found["x"].tolist() == [0, 1, 2, 3]
+
+
+def test_named_tuples_come_back_by_their_fields(tmp_path):
+    def function(state, x):
+        return state._replace(count=state.count + x)
+
+    from collections import namedtuple
+
+    State = namedtuple("State", "count other")
+    vk.aot.export(function, [State(np.int32(1), np.int32(2)), np.int32(0)], tmp_path / "b")
+    bundle = vk.aot.load(tmp_path / "b")
+    found = bundle(State(3, 4), 5)
+    assert (found.count.item(), found.other.item()) == (8, 4) and type(found).__name__ == "State"
+    assert bundle(found, 1).count.item() == 9
+    assert bundle((3, 4), 5).count.item() == 8
+
+
+def test_several_submissions(tmp_path):
+    def function(x):
+        return vk.flush(vk.flush(x @ x) @ x) @ x
+
+    x = numbers(5, 5)
+    manifest = vk.aot.export(function, [x], tmp_path / "b")
+    assert len(manifest.program.submissions) == 3
+    same(vk.aot.load(tmp_path / "b")(x), vk.jit(function)(x))
+
+
+def test_memory_of_the_host(tmp_path):
+    def loss(x):
+        block = vk.remat(lambda x: vk.tanh(x @ x), offload=True)
+        return vk.sum(block(block(block(x))))
+
+    x = numbers(8, 8)
+    manifest = vk.aot.export(vk.grad(loss), [x], tmp_path / "b")
+    assert "host" in {b.memory for b in manifest.program.buffers}
+    same(vk.aot.load(tmp_path / "b")(x), vk.jit(vk.grad(loss))(x))
+
+
+def test_a_bundle_for_a_device(tmp_path):
+    device = vk.device()
+    function, x = vk.jit(lambda x: 1 / vk.softmax(x)), numbers(7, 9)
+    manifest = vk.aot.export(function, [x], tmp_path / "b", device=device)
+    strategies = device.opened.strategies
+    assert manifest.numerics.subnormals == strategies.subnormals
+    assert manifest.producer.target and manifest.numerics.host_flush == (strategies.subnormals == "native")
+    same(vk.aot.load(tmp_path / "b", device)(x), function(x))
+
+
+# ---- errors
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    place = tmp_path_factory.mktemp("bundle") / "b"
+    params = {"w": numbers(4, 2), "b": numbers(2)}
+    vk.aot.export(lambda params, x: x @ params["w"] + params["b"], [params, numbers(3, 4)], place)
+    return vk.aot.load(place)
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "change"),
+    [
+        (ArgumentError, "got 1 positional arguments, expected 2: params, x", lambda p, x: (p,)),
+        (ArgumentError, "argument params has no params.b", lambda p, x: ({"w": p["w"]}, x)),
+        (ArgumentError, "argument params has params.c, which is not expected", lambda p, x: ({**p, "c": x}, x)),
+        (ArgumentError, "argument x is another tree", lambda p, x: (p, {"": x})),
+        (ShapeError, r"params.w: has shape \(2, 4\), expected \[4, 2\]", lambda p, x: ({**p, "w": p["w"].T}, x)),
+        (ShapeError, r"x: has shape \(3, 4, 1\), expected \[3, 4\]", lambda p, x: (p, x[..., None])),
+        (DtypeError, r"x: is int32, expected float32; convert it with .astype", lambda p, x: (p, x.astype(np.int32))),
+        (DtypeError, "x: got 'text'", lambda p, x: (p, "text")),
+        (DeviceError, "x: lives on cpu", lambda p, x: (p, vk.array(x, device="cpu"))),
+    ],
+)
+def test_arguments_that_do_not_fit(bundle, error, said, change):
+    params, x = {"w": numbers(4, 2), "b": numbers(2)}, numbers(3, 4)
+    with pytest.raises(error, match=said):
+        bundle(*change(params, x))
+    with pytest.raises(ArgumentError, match="got keywords"):
+        bundle(params, x, other=1)
+
+
+def test_a_bundle_inside_a_traced_function(bundle):
+    with pytest.raises(ArgumentError, match="traced"):
+        vk.jit(lambda x: bundle({"w": x, "b": x}, x))(numbers(2, 2))
+
+
+def test_the_reference_runs_no_bundles(bundle):
+    for load in (
+        lambda: vk.aot.load(bundle.archive.path, "cpu"),
+        lambda: vk.aot.load(bundle.archive.path, device="cpu"),
+    ):
+        with pytest.raises(ArgumentError, match="runs no shaders"):
+            load()
+    with pytest.raises(ArgumentError, match="runs no shaders"):
+        vk.aot.export(lambda x: x, [numbers(2)], bundle.archive.path.with_name("none"), device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "said"),
+    [
+        (numbers(2), {}, "arguments is"),
+        ([vk.aot.Spec(("rows",))], {}, "ranges: none for 'rows'"),
+        ([vk.aot.Spec((3,))], {"ranges": {"rows": (1, 2)}}, "'rows' is in no shape"),
+        ([vk.aot.Spec(("rows",))], {"ranges": {"rows": 3}}, "ranges: 'rows' is 3, expected"),
+        ([vk.aot.Spec(("rows",))], {"ranges": {"rows": (3, 2)}}, "'rows' is 3 to 2"),
+        ([vk.aot.Spec((-1,))], {}, "Spec: shape has -1"),
+        ([vk.aot.Spec(("a b",))], {}, "Spec: shape has 'a b'"),
+        ([vk.aot.Spec(3)], {}, "Spec: shape is 3"),
+        ([vk.aot.Spec((3,), "float64")], {}, "dtype: got 'float64'"),
+        ([vk.aot.Spec((3,))], {"weights": 0}, "argument x is a Spec"),
+        ([vk.aot.Spec((3,))], {"weights": 1}, "weights: got 1"),
+    ],
+)
+def test_exports_that_do_not_fit(tmp_path, arguments, options, said):
+    with pytest.raises(ArgumentError) as error:
+        vk.aot.export(lambda x: x, arguments, tmp_path / "b", **options)
+    assert said in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ArgumentError, match="expected a function"):
+        vk.aot.export(3, [], tmp_path / "b")
+
+
+def test_what_exists_is_not_overwritten_unless_asked(tmp_path):
+    export = vk.aot.export
+    for name in ("b", "b.zip"):
+        place = tmp_path / name
+        export(lambda x: x + 1, [numbers(2)], place)
+        with pytest.raises(ArgumentError, match="exists"):
+            export(lambda x: x + 2, [numbers(2)], place)
+        assert vk.aot.load(place)(np.ones(2, np.float32)).tolist() == [2, 2]
+        export(lambda x: x + 2, [numbers(2)], place, overwrite=True)
+        assert vk.aot.load(place)(np.ones(2, np.float32)).tolist() == [3, 3]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("precious")
+    (tmp_path / "mine.zip").write_text("precious")
+    for name in ("mine", "mine.zip"):
+        with pytest.raises(ArgumentError, match="is no bundle"):
+            export(lambda x: x + 2, [numbers(2)], tmp_path / name, overwrite=True)
+    assert (tmp_path / "mine" / "file").read_text() == "precious"
+    with pytest.raises(ArgumentError, match="no folder"):
+        export(lambda x: x + 2, [numbers(2)], tmp_path / "none" / "b")
+    with pytest.raises(ArgumentError, match="expected a path"):
+        export(lambda x: x + 2, [numbers(2)], 3)
+
+
+def test_damaged_weights_are_refused(tmp_path):
+    held = vk.array(numbers(4))
+    vk.aot.export(lambda x: x + held, [numbers(4)], tmp_path / "b")
+    file = tmp_path / "b" / "weights.safetensors"
+    data = file.read_bytes()
+    file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(BundleError, match=r"weights\.safetensors has SHA-256"):
+        vk.aot.load(tmp_path / "b")
+    file.unlink()
+    with pytest.raises(BundleError, match=r"weights\.safetensors is missing"):
+        vk.aot.load(tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("maxComputeWorkGroupInvocations", 10**6, "needs 1000000 invocations of a workgroup"),
+        ("maxComputeSharedMemorySize", 10**9, "bytes of shared memory"),
+        ("maxComputeWorkGroupCount", [1, 1, 10**6], "workgroups in z"),
+        ("memory", 2**60, "bytes of memory"),
+    ],
+)
+def test_devices_that_offer_too_little_are_refused(tmp_path, field, value, said):
+    vk.aot.export(lambda x: x + 1, [numbers(4)], tmp_path / "b")
+    file = tmp_path / "b" / "manifest.json"
+    manifest = json.loads(file.read_text())
+    manifest["limits"][field] = value
+    file.write_text(json.dumps(manifest))
+    with pytest.raises(BundleError, match=said):
+        vk.aot.load(tmp_path / "b")
+
+
+def test_devices_whose_arithmetic_does_not_do_are_refused(tmp_path, monkeypatch):
+    vk.aot.export(lambda x: 1 / x, [numbers(4)], tmp_path / "b")
+    file = tmp_path / "b" / "manifest.json"
+    manifest = json.loads(file.read_text())
+    manifest["numerics"]["division"] = "native"
+    file.write_text(json.dumps(manifest))
+    monkeypatch.setenv("VKDNN_STRATEGIES", "division=remainder")
+    with pytest.raises(BundleError, match="whose own division keep"):
+        vk.aot.load(tmp_path / "b")
