@@ -90,6 +90,7 @@ class _Compilation:
         self.compiler, self.store = compiler, store
         self.trouble: OSError | None = None  # of the last write that failed
         self.stored: set[str] = set()
+        self.stuck: set[str] = set()  # shards whose lock was waited for in vain: not again
 
     def run(self, missing: Mapping[str, ShaderRequest], progress: Progress | None) -> dict[str, bytes]:
         done: dict[str, bytes] = {}
@@ -119,9 +120,12 @@ class _Compilation:
         """The SPIR-V; None if another process is making it and there is no patience to wait."""
         if self.store is None:
             return self._compile(request).contents["spirv"]
-        with self.store.locked(key, patience) as held:
+        shard = key[:2]
+        with self.store.locked(key, 0.0 if shard in self.stuck else patience) as held:
             if not held and not patience:
                 return None
+            if not held:
+                self.stuck.add(shard)
             entry = self.store.load_key(key)  # another may have made it meanwhile
             if entry is None:
                 entry = self._compile(request)
@@ -145,7 +149,7 @@ class _Compilation:
             "process": f"{os.getpid()}-{_STARTED:.3f}",
             "reflection": reflection.record(),
             "limits": limits_needed(reflection),
-            "workgroups": request.workgroups,
+            "workgroups": request.workgroups(),
         }
         contents = {"spirv": spirv, "glsl": request.glsl.encode(), "spec": request.spec.encode()}
         return Entry(KIND, short(request.components(self.compiler.version, self.compiler.flags)), record, contents)

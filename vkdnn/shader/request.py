@@ -14,11 +14,13 @@ from typing import Any, Protocol
 
 from vkdnn.codegen import resources
 from vkdnn.codegen.render import render, template_hashes
+from vkdnn.ir.dims import Formula, formula, guards, symbol
 from vkdnn.kernels.base import KernelSpec
 from vkdnn.shader.entry import digest
 
 # Packages and modules that turn a spec into GLSL.
 _GENERATOR = ("dtypes.py", "numerics", "ir", "codegen", "kernels")
+_LARGE = 1 << 29
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
@@ -34,7 +36,8 @@ class Source:
 class ShaderRequest:
     """A shader to compile: how to get its GLSL, the canonical text of its spec and schedule, the numerics strategies.
 
-    ``label``, ``family`` and ``workgroups``, which says how many are launched, are for people and part of no key.
+    ``label``, ``family`` and ``workgroups`` (formulas over the spec's size names of how many are launched, None if
+    there are none) are for people and part of no key.
     """
 
     source: Source | Callable[[], Source]
@@ -42,7 +45,7 @@ class ShaderRequest:
     strategies: str
     label: str
     family: str = ""
-    workgroups: str = ""
+    workgroups: Callable[[], list[Formula] | None] = lambda: None
 
     @staticmethod
     def of_glsl(glsl: str, spec: str, strategies: str, label: str, family: str = "") -> ShaderRequest:
@@ -93,7 +96,16 @@ def kernel_request(spec: KernelSpec, schedule: Any, strategies: Strategies) -> S
 
     text = spec.text()
     label, family = text.split("\n", 1)[0], type(spec).__name__
-    return ShaderRequest(rendered, f"{text}\nschedule {schedule}", strategies.text, label, family)
+    return ShaderRequest(
+        rendered, f"{text}\nschedule {schedule}", strategies.text, label, family, lambda: _workgroups(spec, schedule)
+    )
+
+
+def _workgroups(spec: KernelSpec, schedule: Any) -> list[Formula] | None:
+    with guards() as found:
+        sizes = tuple(symbol(name, _LARGE, 1, 2 * _LARGE) for name in spec.size_names)
+        formulas = list(map(formula, spec.groups(sizes, schedule)))
+    return None if found.found else formulas
 
 
 @cache
