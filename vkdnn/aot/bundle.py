@@ -167,7 +167,12 @@ class _Loaded(Program):
         steps: list[Any] = [_step(bundle, d, nodes, values) for d in program.dispatches]
         self.steps = steps
         self.cuts = [end for _, end in program.submissions[:-1]]
-        self._arenas = bundle.arenas
+        if not bundle.arenas:
+            bundle.arenas = {
+                host: [self.device.allocate(words, host=False, remote=host) for words in plan.arenas]
+                for host, plan in ((False, self.plan), (True, self.host_plan))
+            }
+        self._arenas = bundle.arenas  # one for all sizes, large enough for the largest
         self._bound = OrderedDict()
 
     def _prepare(self, tasks: list[Task], uploads: list[Any], downloads: list[Any], progress: Progress | None) -> Run:
@@ -227,11 +232,15 @@ class Bundle:
         found: list[Any] = [None] * len(self.program.inputs)
         for k, i in enumerate(self.program.inputs):
             if i.initial is not None:
-                shape = tuple(n if isinstance(n, int) else -1 for n in i.shape)
-                host = self._tensor(self._initial, i.initial, i.dtype, shape)
-                found[k] = array(host, dtype=i.dtype, device=self.device)
+                found[k] = self.first_value(i)
         given = build(self.program.arguments, found)
         return [None if any(x is None for x in _leaves(part)) else part for part in given]
+
+    def first_value(self, i: m.Input) -> Array:
+        """The value that an input has to begin with."""
+        assert i.initial is not None
+        shape = tuple(n if isinstance(n, int) else -1 for n in i.shape)
+        return array(self._tensor(self._initial, i.initial, i.dtype, shape), dtype=i.dtype, device=self.device)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """The function's result. Raises ArgumentError, ShapeError or DtypeError that names the argument which does not

@@ -14,8 +14,10 @@ from vkdnn.aot.formulas import Formula
 from vkdnn.aot.records import Tree
 from vkdnn.aot.target import BuildTarget
 from vkdnn.device import Storage
+from vkdnn.ir.dims import formula, largest, maximum
 from vkdnn.ir.memory import on_host
 from vkdnn.ir.node import Node
+from vkdnn.ir.symbolic import symbols
 from vkdnn.program import Program
 from vkdnn.runtime.hazards import plan_barriers
 from vkdnn.runtime.interface import Launch, Region
@@ -24,10 +26,12 @@ from vkdnn.shader.request import ShaderRequest
 
 @dataclass(frozen=True)
 class Argument:
-    """An input of the program: its node, its name, and whether it is donated and has a value to begin with."""
+    """An input of the program: its node, its name, its shape as it was given, and whether it is donated and has a value
+    to begin with."""
 
     node: Node
     name: str
+    shape: tuple[Formula, ...]
     donated: bool
     initial: bool
 
@@ -59,16 +63,6 @@ class _Memory:
     words: int
     host: bool = False
     remote: bool = False
-
-
-def number(x: Any) -> Formula:
-    """An int, or the formula of a symbolic size."""
-    return int(x)
-
-
-def largest(x: Any) -> int:
-    """The upper bound of a size over the ranges of its symbols."""
-    return int(x)
 
 
 def describe(traced: Traced, target: BuildTarget) -> Described:
@@ -111,7 +105,7 @@ class _Description:
                     m.Input(
                         name=a.name,
                         dtype=str(a.node.dtype),
-                        shape=tuple(map(number, a.node.shape)),
+                        shape=a.shape,
                         value=self.at[a.node],
                         donated=a.donated,
                         initial=a.name if a.initial else None,
@@ -140,7 +134,7 @@ class _Description:
         return self.values[self.at[node]].buffer
 
     def place(self, node: Node, buffer: int, offset: int = 0, lasting: bool = False) -> None:
-        shape = tuple(map(number, node.shape))
+        shape = tuple(map(formula, node.shape))
         first, last = self.first.get(node), None if lasting else self.last.get(node)
         self.at[node] = len(self.values)
         self.values.append(m.Value(buffer, offset, _words(node), str(node.dtype), shape, first, last))
@@ -178,16 +172,21 @@ class _Description:
                 self.requests[request.identity] = len(self.listed)
                 self.listed.append(request)
             values = tuple(self.at[n] for n in (*step.inputs, *step.outputs))
-            x, y, z = map(number, step.spec.groups(step.sizes, schedule))
+            x, y, z = map(formula, step.spec.groups(step.sizes, schedule))
             cost = step.spec.cost(step.sizes)
             yield m.Dispatch(
                 kernel=self.requests[request.identity],
                 values=values,
-                push=(*(self.values[v].offset for v in values), *map(number, step.sizes)),
+                # As the template's push constants: where each binding begins, sizes, symbols of the spec.
+                push=(
+                    *(self.values[v].offset for v in values),
+                    *map(formula, step.sizes),
+                    *(s.name for s in symbols(step.spec)),
+                ),
                 groups=(x, y, z),
                 barrier=barrier,
-                flops=number(cost.flops),
-                bytes=number(cost.bytes),
+                flops=formula(cost.flops),
+                bytes=formula(cost.bytes),
             )
 
     def submissions(self) -> Iterator[tuple[int, int]]:
@@ -215,8 +214,8 @@ class _Description:
             replaced = numbers[donor] if donor is not None else numbers.get(node)
             if replaced is not None and not self.traced.arguments[replaced].donated:
                 replaced = None
-            yield m.Output(name, str(dtype), tuple(map(number, shape)), self.at[node], replaced)
+            yield m.Output(name, str(dtype), tuple(map(formula, shape)), self.at[node], replaced)
 
 
 def _words(node: Node) -> Formula:
-    return number(max(1, node.words))
+    return formula(maximum(1, node.words))

@@ -26,7 +26,9 @@ from vkdnn.device import Device, Progress, current_device
 from vkdnn.device import device as find_device
 from vkdnn.errors import ArgumentError, DeviceError
 from vkdnn.ir.arguments import short
+from vkdnn.ir.dims import guards, hints, symbol
 from vkdnn.ir.node import leaf
+from vkdnn.ir.symbolic import alike
 from vkdnn.program import Program
 from vkdnn.transform import Jitted, apart, argument_numbers, leaf_numbers, positions
 
@@ -86,11 +88,22 @@ def export(
         raise ArgumentError(f"aot.export: arguments is {short(arguments)}, expected a list of the function's arguments")
     place = check_free(path, overwrite)
     target = target_of(device)
-    symbols = check_ranges(ranges or {}, arguments)
-    tracer = _Tracer(function, tuple(arguments), weights)
-    described = tracer.described(target, {})
+    parts = prepared(function, arguments, target, weights, ranges or {})
     called = name or str(getattr(function, "__name__", "function"))
-    return package(place, called, target, symbols, described, tracer.initial(), overwrite, progress)
+    return package(place, called, target, *parts, overwrite, progress)
+
+
+def prepared(
+    function: Callable[..., Any],
+    arguments: Sequence[Any],
+    target: BuildTarget,
+    weights: int | Sequence[int],
+    ranges: Mapping[str, tuple[int, int]],
+) -> tuple[tuple[m.Symbol, ...], Described, dict[str, Array]]:
+    """Symbols, the program of a function, and values that its arguments begin with; see export()."""
+    symbols = check_ranges(ranges, arguments)
+    tracer = _Tracer(function, tuple(arguments), weights)
+    return symbols, tracer.described(target, symbols), tracer.initial()
 
 
 def check_ranges(ranges: Mapping[str, Any], arguments: Sequence[Any]) -> tuple[m.Symbol, ...]:
@@ -137,7 +150,7 @@ class _Tracer:
         self.names = _names(function, arguments)
         arrays = [x for x in leaves if isinstance(x, Array)]
         realize(arrays)
-        self.device = common_device("aot.export", arrays) or _some_device()
+        self.device = common_device("aot.export", arrays) or some_device()
         self.constants: set[int] = kept - self.donated
         self.with_value = kept & self.donated
         self.leaves = [self.held(i, x) if i in kept else self.checked(i, x) for i, x in enumerate(leaves)]
@@ -156,8 +169,22 @@ class _Tracer:
         """Values that arguments begin with, by name."""
         return {self.names[i]: self.leaves[i] for i in sorted(self.with_value)}
 
-    def described(self, target: BuildTarget, sizes: Mapping[str, int]) -> Described:
-        return describe(self.traced(target, sizes), target)
+    def described(self, target: BuildTarget, ranges: tuple[m.Symbol, ...]) -> Described:
+        """The program, traced with several values of the symbols, which must all give the same."""
+        if not ranges:
+            return describe(self.traced(target, {}), target)
+        found, texts = [], []
+        for picked in zip(*(hints(s.low, s.high) for s in ranges), strict=True):
+            sizes = {s.name: symbol(s.name, hint, s.low, s.high) for s, hint in zip(ranges, picked, strict=True)}
+            with guards() as decisions:
+                described = describe(self.traced(target, sizes), target)
+                texts.append([*(r.spec for r in described.requests), *(r.glsl for r in described.requests)])
+            decisions.check()
+            program = described.program
+            texts[-1] += map(str, (*program.dispatches, *program.values, *program.buffers, *program.outputs))
+            found.append(described)
+        alike(texts)
+        return found[0]
 
     def traced(self, target: BuildTarget, sizes: Mapping[str, int]) -> Traced:
         arrays = [x if i in self.constants else Array(_parameter(x, sizes), self.device) for i, x in self.numbered()]
@@ -171,7 +198,12 @@ class _Tracer:
         names = ["result" + ("." + p if p else "") for p in tree.paths(result)]
         return Traced(
             program,
-            tuple(Argument(arrays[i].node, self.names[i], i in self.donated, i in self.with_value) for i in inputs),
+            tuple(
+                Argument(
+                    arrays[i].node, self.names[i], tuple(self.leaves[i].shape), i in self.donated, i in self.with_value
+                )
+                for i in inputs
+            ),
             {arrays[i].node: self.names[i] for i in sorted(self.constants)},
             tuple((n, r.shape, r.dtype) for n, r in zip(names, results, strict=True)),
             (self.tree_of_arguments(), {"dict": {}}, to_tree(out_structure, itertools.count())),
@@ -198,7 +230,8 @@ class _Planned(Device):
         self.name, self.kind, self.max_words = target.name or "portable", "planned", target.max_words
 
 
-def _some_device() -> Device:
+def some_device() -> Device:
+    """The current device, or the reference where there is no other."""
     try:
         return current_device()
     except DeviceError:

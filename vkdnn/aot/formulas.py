@@ -5,36 +5,11 @@ A formula must never mean anything that a runtime in another language cannot com
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-Formula = int | str | list[Any]
-"""An int, the name of a symbol, or [operator, a, b]."""
-
-OPERATORS: dict[str, Callable[[int, int], int]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "//": operator.floordiv,
-    "%": operator.mod,
-    "min": min,
-    "max": max,
-}
-
-
-def evaluate(formula: Formula, values: Mapping[str, int]) -> int:
-    """The number that a formula gives for values of the symbols.
-
-    >>> evaluate(["//", ["+", "tokens", 127], 128], {"tokens": 300})
-    3
-    """
-    if isinstance(formula, int):
-        return formula
-    if isinstance(formula, str):
-        return values[formula]
-    name, a, b = formula
-    return OPERATORS[name](evaluate(a, values), evaluate(b, values))
+from vkdnn.ir.dims import OPERATIONS, Formula
+from vkdnn.ir.dims import evaluate as evaluate
 
 
 def problem(formula: Any, symbols: Mapping[str, Any]) -> str | None:
@@ -43,6 +18,9 @@ def problem(formula: Any, symbols: Mapping[str, Any]) -> str | None:
         return None
     if isinstance(formula, str):
         return None if formula in symbols else f"the symbol {formula!r} is not declared"
-    if not isinstance(formula, list) or len(formula) != 3 or formula[0] not in list(OPERATORS):
+    if not isinstance(formula, list) or len(formula) != 3 or formula[0] not in OPERATIONS:
         return f"{formula!r} is no formula: an int, the name of a symbol, or [operator, a, b]"
     return problem(formula[1], symbols) or problem(formula[2], symbols)
+
+
+__all__ = ["OPERATIONS", "Formula", "evaluate", "problem"]

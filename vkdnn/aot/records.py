@@ -10,7 +10,7 @@ import types
 import typing
 from typing import Any, TypeVar
 
-from vkdnn.aot.formulas import OPERATORS, Formula
+from vkdnn.aot.formulas import OPERATIONS, Formula
 
 Tree = int | list[Any] | dict[str, Any] | None
 """A tree of arguments or results; its leaves are numbers of inputs or outputs."""
@@ -128,7 +128,7 @@ def schema(kind: type[Any], title: str) -> dict[str, Any]:
             {"type": "string"},
             {
                 "type": "array",
-                "prefixItems": [{"enum": list(OPERATORS)}, {"$ref": "#/$defs/Formula"}, {"$ref": "#/$defs/Formula"}],
+                "prefixItems": [{"enum": list(OPERATIONS)}, {"$ref": "#/$defs/Formula"}, {"$ref": "#/$defs/Formula"}],
                 "minItems": 3,
                 "maxItems": 3,
             },

@@ -10,7 +10,7 @@ import json
 import os
 import threading
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -105,6 +105,7 @@ class KernelTable:
     archive: Archive
     generator: str
     files: dict[str, tuple[str, str]]
+    loaded: dict[str, bytes] = field(default_factory=dict)
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> KernelTable:
@@ -122,8 +123,11 @@ class KernelTable:
 
     def find(self, identity: str) -> bytes | None:
         """The SPIR-V of a kernel, None if it is not here. Raises BundleError for a damaged file."""
-        known = self.files.get(identity)
-        return None if known is None else self.archive.spirv(*known)
+        if identity not in self.files:
+            return None
+        if identity not in self.loaded:
+            self.loaded[identity] = self.archive.spirv(*self.files[identity])
+        return self.loaded[identity]
 
 
 _lock = threading.Lock()

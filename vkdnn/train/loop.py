@@ -18,7 +18,7 @@ import numpy as np
 import vkdnn as vk
 from vkdnn import checkpoint, tree
 from vkdnn.device import Device, Progress
-from vkdnn.errors import VkdnnError
+from vkdnn.errors import ArgumentError, VkdnnError
 from vkdnn.nn import NO_LEVERS, Levers
 from vkdnn.optim import Accumulation
 from vkdnn.program import Program
@@ -104,6 +104,18 @@ class Trainer:
             )
         self.losses.append(value)
         return value
+
+    def step_function(self) -> tuple[Any, tuple[Any, ...]]:
+        """The jitted function of a step and its first arguments; the last one is tokens [B, T + 1] int32.
+
+        It gives (params, state, average, loss), and takes over the memory of these arguments. Raises ArgumentError for
+        a step of several micro-batches, which is no single function.
+        """
+        if self.job.accumulate > 1:
+            raise ArgumentError(
+                f"accumulate: got {self.job.accumulate}, expected 1: a step of several micro-batches is no one program"
+            )
+        return self._step, (self.params, self.state, self.average)
 
     def programs(self) -> dict[Program, int]:
         """The Programs of a step, planned but not compiled, and how often each runs."""
