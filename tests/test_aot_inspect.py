@@ -10,6 +10,8 @@ import shutil
 import numpy as np
 import pytest
 import typer
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import vkdnn as vk
@@ -229,6 +231,51 @@ def test_values_that_overlap_while_both_are_there(bundle, tmp_path):
 
     with pytest.raises(BundleError, match=r"overlap in an arena"):
         inspect(changed(bundle, tmp_path, edit))
+
+
+def test_a_formula_that_divides_by_zero_for_some_values(symbolic, tmp_path):
+    flops = ["//", 8, ["-", "tokens", 33]]
+    copy = changed(symbolic, tmp_path, lambda m: m["program"]["dispatches"][0].__setitem__("flops", flops))
+    assert inspect(copy).dispatches == 2
+    with pytest.raises(BundleError, match="divides by zero for tokens 33"):
+        inspect(copy, {"tokens": 33})
+
+
+def places(value, path=()):
+    """Paths of everything in JSON."""
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in children:
+        yield (*path, key)
+        yield from places(child, (*path, key))
+
+
+NONSENSE = st.one_of(
+    st.integers(-2, 600).map(str),
+    st.sampled_from(["null", "true", '""', '"x"', '"tokens"', "[]", "{}", "1.5", str(2**31), str(2**32), str(10**30)]),
+    st.sampled_from(['["//", 1, "tokens"]', '["-", "tokens", 600]', '["*", ["*", "tokens", 1000000000], 1000000000]']),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_a_damaged_manifest_is_refused_or_makes_sense(symbolic, tmp_path_factory, data):
+    """Never another exception than BundleError."""
+    manifest = json.loads((symbolic / "manifest.json").read_text())
+    for _ in range(data.draw(st.integers(1, 3))):
+        *parents, last = data.draw(st.sampled_from(list(places(manifest))))
+        target = manifest
+        for parent in parents:
+            target = target[parent]
+        target[last] = json.loads(data.draw(NONSENSE))  # a list of its own, which the next round may change
+    copy = tmp_path_factory.mktemp("damaged")
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    (copy / "kernels").symlink_to(symbolic / "kernels")
+    try:
+        found = inspect(copy, {"tokens": 1} if data.draw(st.booleans()) else {})
+    except (BundleError, ArgumentError) as error:
+        assert "bundle" in str(error)
+        return
+    json.dumps(found.record())
 
 
 @pytest.mark.parametrize("name", ["scatter_add", "attention_gradient", "scan_suffix_chunked", "argsort"])

@@ -15,7 +15,7 @@ from vkdnn.errors import CompileError
 from vkdnn.shader.bundle import Archive, BundleError
 from vkdnn.shader.reflect import Reflection, limits_needed, reflect
 
-_AGAIN = "write the bundle again with `vkdnn aot build` or vk.aot.export"
+AGAIN = "write the bundle again with `vkdnn aot build` or vk.aot.export"
 
 
 def check_kernels(archive: Archive, manifest: Manifest) -> list[Reflection]:
@@ -29,18 +29,18 @@ def check_kernels(archive: Archive, manifest: Manifest) -> list[Reflection]:
         try:
             seen = reflect(archive.spirv(kernel.file, kernel.sha256))
         except CompileError as error:
-            raise BundleError(f"bundle {archive.path}: file {kernel.file}: {error}; {_AGAIN}") from None
+            raise BundleError(f"bundle {archive.path}: file {kernel.file}: {error}; {AGAIN}") from None
         for what, says, is_so in _claims(kernel, seen):
             if says != is_so:
                 raise BundleError(
                     f"bundle {archive.path}: kernels[{number}].{what} is {says}, but file {kernel.file} has {is_so}; "
-                    f"{_AGAIN}"
+                    f"{AGAIN}"
                 )
         for name, needed in limits_needed(seen).items():
             offered = limits.get(name, needed)
             if not all(n <= o for n, o in zip(_as_list(needed), _as_list(offered), strict=False)):
                 raise BundleError(
-                    f"bundle {archive.path}: limits.{name} is {offered}, but kernels[{number}] needs {needed}; {_AGAIN}"
+                    f"bundle {archive.path}: limits.{name} is {offered}, but kernels[{number}] needs {needed}; {AGAIN}"
                 )
         found.append(seen)
     return found
@@ -72,7 +72,7 @@ def check_program(archive: Archive, manifest: Manifest) -> None:
         return
     for problem in (_lifetimes(manifest.program), _overlaps(manifest), _hazards(manifest)):
         for what in problem:
-            raise BundleError(f"bundle {archive.path}: {what}; {_AGAIN}")
+            raise BundleError(f"bundle {archive.path}: {what}; {AGAIN}")
 
 
 def _lifetimes(program: Program) -> Iterator[str]:

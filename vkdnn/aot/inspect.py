@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from typing import Any
 
-from vkdnn.aot.checks import check_kernels, check_program
+from vkdnn.aot.checks import AGAIN, check_kernels, check_program
 from vkdnn.aot.formulas import Formula, evaluate
 from vkdnn.aot.manifest import Constant, Input, Manifest, Output, Program, read_manifest
 from vkdnn.dtypes import as_dtype
 from vkdnn.errors import ArgumentError
-from vkdnn.shader.bundle import Archive
+from vkdnn.shader.bundle import Archive, BundleError
 from vkdnn.shader.reflect import Reflection
 
 
@@ -199,9 +199,19 @@ def inspect(path: str | os.PathLike[str] | Archive, values: Mapping[str, int] | 
     symbols = _chosen(manifest, values or {})
     reflections = check_kernels(archive, manifest)
     check_program(archive, manifest)
+    try:
+        return _inspection(str(archive.path), manifest, symbols, reflections)
+    except ZeroDivisionError:
+        said = ", ".join(f"{name} {value}" for name, value in symbols.items())
+        raise BundleError(f"bundle {archive.path}: a formula divides by zero for {said}; {AGAIN}") from None
+
+
+def _inspection(
+    path: str, manifest: Manifest, symbols: dict[str, int], reflections: Sequence[Reflection]
+) -> Inspection:  # fmt: skip
     program = manifest.program
     return Inspection(
-        path=str(archive.path),
+        path=path,
         manifest=manifest,
         symbols=symbols,
         kernels=_uses(manifest, reflections, symbols),

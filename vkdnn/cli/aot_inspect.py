@@ -6,6 +6,7 @@ It must never need a device or a compiler.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -164,10 +165,11 @@ def _print_arrays(console: Console, title: str, arrays: Sequence[Named]) -> None
     table = _table(("name", "dtype", "shape", "bytes", ""), left=("name", "dtype", "shape", ""))
     for group in groups(arrays) if len(arrays) > LISTED else ():
         if len(group.arrays) > 1:
-            kinds = ", ".join(dict.fromkeys(a.dtype for a in group.arrays))
+            notes = Counter(filter(None, map(_kind, group.arrays)))
             table.add_row(
-                f"{_safe(group.name)}.*", kinds, f"{len(group.arrays)} arrays", sized(group.bytes),
-                ", ".join(dict.fromkeys(filter(None, map(_kind, group.arrays)))),
+                f"{_safe(group.name)}.*", ", ".join(dict.fromkeys(a.dtype for a in group.arrays)),
+                f"{len(group.arrays)} arrays", sized(group.bytes),
+                ", ".join(note if n == len(group.arrays) else f"{n} of them {note}" for note, n in notes.items()),
             )  # fmt: skip
         else:
             table.add_row(*_array_row(group.arrays[0]))
@@ -180,7 +182,7 @@ def _print_arrays(console: Console, title: str, arrays: Sequence[Named]) -> None
 
 def _array_row(array: Named) -> list[str]:
     lengths = [w if w == str(n) else f"{w}={n}" for w, n in zip(array.written, array.shape, strict=True)]
-    note = f"takes the place of {array.replaces}" if array.replaces else _kind(array)
+    note = f"in the place of {array.replaces}" if array.replaces else _kind(array)
     shape = _safe(f"[{', '.join(lengths)}]")
     return [_safe(array.name), array.dtype, shape, sized(array.bytes), _safe(note)]
 
@@ -188,8 +190,8 @@ def _array_row(array: Named) -> list[str]:
 def _kind(array: Named) -> str:
     parts = {
         "donated": array.donated,
-        "has a value": array.initial,
-        "takes an input's place": array.replaces is not None,
+        "with a value": array.initial,
+        "in an input's place": array.replaces is not None,
     }
     return ", ".join(name for name, holds in parts.items() if holds)
 
