@@ -53,7 +53,7 @@ def traced(function: Callable[..., Any], arguments: Shapes, ranges: Ranges) -> P
 
 def run(program: Program, values: Mapping[str, int], arrays: Sequence[Any], device: Any) -> list[Any]:
     """The results at these values of the symbols: symbolic kernels on a Vulkan device, concrete ones on the reference."""
-    handles: dict[Node, Any] = {n: s.handle() for n, s in program.captured.items()}
+    handles: dict[Node, Any] = {n: device.upload(s.read()).handle() for n, s in program.captured.items()}
 
     def words(node: Node) -> int:
         return max(1, evaluate(formula(node.words), values))

@@ -144,7 +144,7 @@ def _take(node: Node, g: Node) -> Sequence[Node | None]:
 def _gather(node: Node, g: Node) -> Sequence[Node | None]:
     table, index = node.args
     (axis,) = node.attrs
-    if index.shape[axis] != 1:
+    if index.shape[axis] < 1 or index.shape[axis] > 1:  # other bits for -0.0: not to be left open for symbolic sizes
         return (scatter_along_node(index, g, table.shape, axis), None)
     hit = build.apply("equal", build.iota(table.shape, axis), build.broadcast_to(index, table.shape))
     return (build.apply("where", hit, build.broadcast_to(g, table.shape), 0.0), None)

@@ -13,6 +13,7 @@ import numpy as np
 from vkdnn import dtypes
 from vkdnn.dtypes import DType
 from vkdnn.ir.body import Affine, Body, Guard, Instr
+from vkdnn.ir.dims import Dim
 from vkdnn.ir.define import definition
 from vkdnn.ir.node import Node, toposort
 from vkdnn.ir.ops import OPS
@@ -45,7 +46,9 @@ def affine(index: Affine, dims: list[str], base: str = "") -> str:
             text += (" - " if stride < 0 else " + " if text else "") + name + factor
             if stride < 0 and text.startswith(" - "):
                 text = f"0u{text}"
-    if index.offset or not text:
+    if isinstance(index.offset, Dim):  # of either sign: uints wrap
+        text += f"{' + ' if text else ''}{index.offset}u"
+    elif index.offset or not text:
         text += f" {'-' if index.offset < 0 else '+'} {abs(index.offset)}u" if text else f"{index.offset & 0xFFFFFFFF}u"
     return text
 

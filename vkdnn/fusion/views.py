@@ -147,7 +147,7 @@ def _divmod(linear: Affine, size: int, extents: Sequence[int]) -> tuple[Affine, 
             remainder[d] = stride
     highest = rest + sum(s * (n - 1) for s, n in zip(remainder, extents, strict=True) if s > 0)
     lowest = rest + sum(s * (n - 1) for s, n in zip(remainder, extents, strict=True) if s < 0)
-    if lowest >= 0 and highest < size:
+    if never_above(0, lowest) and never_above(highest, size - 1):
         return Affine(over, tuple(quotient)), Affine(rest, tuple(remainder))
     d = max(range(len(extents)), key=lambda e: largest(remainder[e]))
     inner = size // remainder[d] if remainder[d] > 0 and same(size % remainder[d], 0) else 0

@@ -15,6 +15,7 @@ import numpy as np
 from vkdnn import dtypes
 from vkdnn.dtypes import DType
 from vkdnn.ir.define import evaluate
+from vkdnn.ir.dims import same
 from vkdnn.ir.ops import OPS
 
 Array = np.ndarray[Any, Any]
@@ -47,7 +48,7 @@ class Affine:
 
     def __str__(self) -> str:
         terms = [f"{s}*i{d}" for d, s in enumerate(self.strides) if s]
-        return " + ".join(([str(self.offset)] if self.offset or not terms else []) + terms)
+        return " + ".join(([str(self.offset)] if not same(self.offset, 0) or not terms else []) + terms)
 
 
 @dataclass(frozen=True)

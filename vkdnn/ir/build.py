@@ -196,7 +196,7 @@ def permute(x: Node, axes: Shape) -> Node:
 
 def slice_(x: Node, starts: Shape, lengths: Shape, steps: Shape) -> Node:
     """x[start + step i] along each axis, i below the length; steps may be negative. Bounds are the caller's to keep."""
-    if lengths == x.shape and all(s == 0 for s in starts) and all(s == 1 for s in steps):
+    if lengths == x.shape and all(same(s, 0) for s in starts) and all(s == 1 for s in steps):
         return x
     return make("slice", (x,), (starts, steps), lengths, x.dtype)
 

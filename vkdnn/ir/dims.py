@@ -9,9 +9,9 @@ spite of it (range(), NumPy) stands in the result as the hint: trace with severa
 (alike()).
 
 Comparisons. ``<`` and its like, truth and ``== 0`` are decided by the ranges, else by the hint with a guard. ``==`` of
-other sizes, 1 included, is decided inside vkdnn by the expressions alone: its layers ask it to choose among forms that
-have the same bits, of which the one for different sizes is right for equal ones too. Asked elsewhere (by the function
-that is traced) it is as strict as ``<``.
+other sizes, 1 included, and of what holds sizes (dataclasses) is decided inside vkdnn by the expressions alone: its
+layers ask it to choose among forms that have the same bits, of which the one for different sizes is right for equal
+ones too. Asked elsewhere (by the function that is traced) it is as strict as ``<``.
 
 Supported. Any axis of elementwise kernels, views, gathers, products (rows, columns, k, batches) and folds of up to
 32,768 elements; sequences, batches of attention and scans in both orders; cumulations where the range stays within one
@@ -87,7 +87,7 @@ def _compared(relation: str, swapped: bool) -> Any:
 def _refused(what: str) -> Any:
     def refuse(self: Dim, *_: Any) -> NoReturn:
         raise ArgumentError(
-            f"{what} of the symbolic size {self}: its value is not known when a kernel is made, expected a plain int; "
+            f"{what} of the symbolic size {self.form.text}: its value is not known when a kernel is made, expected a plain int; "
             "keep this axis concrete"
         )
 
@@ -129,7 +129,8 @@ def _equal(a: Dim, b: Any) -> bool:
     difference = added(a.form, other, -1)
     if not difference.terms:
         return True
-    if other.terms and asker()[0]:
+    asked = asker()
+    if asked.startswith("vkdnn.") and (other.terms or asked.endswith(".__eq__")):
         return False
     return decide(difference, "==")
 

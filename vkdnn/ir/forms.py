@@ -232,6 +232,8 @@ def divided(a: Form, b: Form) -> Form:
     """a // b for b > 0: a polynomial as far as b divides a, and a call of what is left."""
     if b.bounds[0] <= 0:
         raise ArgumentError(f"size {a.text} // {b.text}: the divisor may be {b.bounds[0]}, expected a positive size")
+    if a.bounds[0] >= 0 and added(a, b, -1).bounds[1] < 0:
+        return constant_form(0)
     n = b.constant
     lead, factor = b.terms[0]
     whole: dict[Monomial, int] = {}

@@ -83,12 +83,12 @@ class Guards:
 def _narrowed(guard: Guard, ranges: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
     """The ranges, cut to a box around the hint over which the guard holds."""
     symbols = guard.form.symbols
-    axes = [np.arange(ranges[s.name][0], ranges[s.name][1] + 1, dtype=np.int64) for s in symbols]
-    if math.prod(map(len, axes)) > CHECKED_POINTS:
+    if math.prod(high - low + 1 for low, high in (ranges[s.name] for s in symbols)) > CHECKED_POINTS:
         raise ArgumentError(
             f"{', '.join(s.text for s in symbols)}: whether {guard.text} holds (asked in {guard.asked}) cannot be "
             f"checked for more than {CHECKED_POINTS} combinations, expected narrower ranges"
         )
+    axes = [np.arange(ranges[s.name][0], ranges[s.name][1] + 1, dtype=np.int64) for s in symbols]
     grid = dict(zip((s.name for s in symbols), np.meshgrid(*axes, indexing="ij", sparse=True), strict=True))
     good: Any = np.broadcast_to(np.asarray(guard.holds(grid)), tuple(map(len, axes)))
     result = dict(ranges)
@@ -139,8 +139,8 @@ def known(form: Form, relation: str) -> bool | None:
             return True
         if low >= limit:
             return False
-    axes = [np.arange(s.low, s.high + 1, dtype=np.int64) for s in form.symbols]
-    if math.prod(map(len, axes)) <= DECIDED_POINTS:
+    if math.prod(s.high - s.low + 1 for s in form.symbols) <= DECIDED_POINTS:
+        axes = [np.arange(s.low, s.high + 1, dtype=np.int64) for s in form.symbols]
         grid = dict(zip((s.name for s in form.symbols), np.meshgrid(*axes, indexing="ij", sparse=True), strict=True))
         holds = np.asarray(RELATIONS[relation](form.value(grid), 0))
         if holds.all() or not holds.any():
@@ -154,7 +154,7 @@ def decide(form: Form, relation: str) -> bool:
         return settled
     collected: Guards | None = getattr(_thread, "guards", None)
     outcome = bool(RELATIONS[relation](form.hint, 0))
-    guard = Guard(form, relation, outcome, asker()[1])
+    guard = Guard(form, relation, outcome, asker())
     if collected is None:
         raise ArgumentError(
             f"a size: {guard.text} depends on the values of its symbols; compare inside `with dims.guards()`"
@@ -163,10 +163,9 @@ def decide(form: Form, relation: str) -> bool:
     return outcome
 
 
-def asker() -> tuple[bool, str]:
-    """Whether a layer of vkdnn asks for a comparison, and the name of the function that does."""
+def asker() -> str:
+    """The module and function that ask for a comparison."""
     frame = sys._getframe(1)
     while frame.f_globals.get("__name__") in _OWN and frame.f_back is not None:
         frame = frame.f_back
-    module = str(frame.f_globals.get("__name__", ""))
-    return module.startswith("vkdnn."), f"{module}.{frame.f_code.co_name}"
+    return f"{frame.f_globals.get('__name__', '')}.{frame.f_code.co_name}"

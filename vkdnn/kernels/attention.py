@@ -30,7 +30,7 @@ import numpy as np
 from vkdnn.codegen import glsl
 from vkdnn.dtypes import DType, constant_bits, float32
 from vkdnn.ir.body import Affine, Body
-from vkdnn.ir.dims import minimum
+from vkdnn.ir.dims import Dim, minimum
 from vkdnn.ir.node import Node, Shape
 from vkdnn.kernels.base import MAX_GROUPS, Array, Cost, Groups, KernelSpec, Target, group_count
 
@@ -318,7 +318,7 @@ class AttentionSpec(KernelSpec):
         run_attention(self, sizes, inputs, outputs)
 
     def cost(self, sizes: tuple[int, ...]) -> Cost:
-        """Pairs that the bounds allow, where these are constants; all pairs else."""
+        """Pairs that the bounds allow, where these and the lengths are constants; all pairs else."""
         batches, queries, keys, _ = sizes
         at = dict(self.positions)
 
@@ -328,10 +328,12 @@ class AttentionSpec(KernelSpec):
                 return otherwise
             return int(np.uint32(instr.attrs[0]).view(np.int32))
 
-        i = np.arange(queries)
-        first = np.clip(i + bound("low", -queries), 0, keys)
-        stop = np.clip(i + bound("high", keys) + 1, first, keys)
-        pairs = batches * self.heads * int((stop - first).sum())
+        pairs = batches * self.heads * queries * keys
+        if not isinstance(pairs, Dim):
+            i = np.arange(queries)
+            first = np.clip(i + bound("low", -queries), 0, keys)
+            stop = np.clip(i + bound("high", keys) + 1, first, keys)
+            pairs = batches * self.heads * int((stop - first).sum())
         wide, long = self.key_width, self.value_width
         parts = batches * self.heads * queries * -(-keys // BLOCK) * (long + 2)
         if self.role == "merge":

@@ -31,6 +31,7 @@ from vkdnn.codegen import glsl
 from vkdnn.dtypes import DType, int32
 from vkdnn.ir import build
 from vkdnn.ir.body import Affine, strided
+from vkdnn.ir.dims import Dim, largest
 from vkdnn.ir.node import Node, Shape
 from vkdnn.ir.ops import OPS
 from vkdnn.kernels.base import Array, Cost, Groups, KernelSpec, Operand, Results, Target, group_count
@@ -104,7 +105,7 @@ class ScatterSpec(KernelSpec):
             "zero": {"f": "ZERO", "u": "0u"}.get(value.category, "0"),
             "plus": OPS["add"].glsl_for(value.category),
             "number": glsl.clamped(f"in0[{at[0]}]", self.inputs[0], self.shape.rows),
-            "search_step": 1 << (self.shape.count.bit_length() - 1),
+            "search_step": 1 << (largest(self.shape.count).bit_length() - 1),
             "lane_items": -(-self.shape.rows // LANES),
             "at": at,
         }
@@ -238,9 +239,10 @@ class Segments:
 def segments(index: Node, rows: int, width: int) -> Segments:
     """The source rows [batches, count] by table row; numbers outside count as the first or last. Nothing is empty."""
     batches, count = index.shape
-    block = max(64, 1 << math.isqrt(count).bit_length())
+    block = max(64, 1 << math.isqrt(largest(count)).bit_length())
     shape = ScatterShape(count, block, rows, width, batches)
-    if batches > 1 or shape.blocks * rows > COUNTERS * (count + rows) * width:
+    few = isinstance(count, Dim) or shape.blocks * rows <= COUNTERS * (count + rows) * width
+    if batches != 1 or not few:
         below = build.apply("minimum", index, rows - 1)
         key = build.apply("to_uint32", below if index.dtype.category == "u" else build.apply("maximum", below, 0))
         keys, order = sorted_rows(key, count)

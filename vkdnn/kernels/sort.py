@@ -18,8 +18,10 @@ import numpy as np
 
 from vkdnn.codegen import glsl
 from vkdnn.dtypes import DType, int32, uint32
+from vkdnn.errors import ArgumentError
 from vkdnn.ir import build
 from vkdnn.ir.body import Affine, strided
+from vkdnn.ir.dims import Dim
 from vkdnn.ir.node import Node
 from vkdnn.kernels.base import Array, Cost, Groups, KernelSpec, Operand, Results, Target, group_count
 
@@ -123,6 +125,11 @@ def build_sort(
 
 def passes(length: int, keep: int) -> list[SortPass]:
     """The passes that leave the first ``keep`` of ``length`` elements in order."""
+    if isinstance(length, Dim) or isinstance(keep, Dim):
+        raise ArgumentError(
+            f"sort: an axis of symbolic length {length}, of which {keep} are kept, expected plain numbers: the length "
+            "says how many passes there are; keep that axis concrete"
+        )
     found = [SortPass("block", 1, min(BLOCK, keep))]
     length = found[0].kept(length)
     while length > found[-1].keep:

@@ -13,6 +13,7 @@ from vkdnn.dtypes import DType
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError
 from vkdnn.ir import build
 from vkdnn.ir.arguments import integer, number, short
+from vkdnn.ir.dims import Dim
 from vkdnn.ir.node import Node, const
 
 MAX_LENGTH = 2**31 - 1  # indices are int32
@@ -59,7 +60,7 @@ def arange(start: float, stop: float | None = None, step: float = 1, dtype: DTyp
     if by == 0:
         raise ArgumentError("arange: step is 0, expected another number")
     whole = all(isinstance(v, int) for v in (first, last, by))
-    count = max(0, int(-(-(last - first) // by)) if whole else math.ceil((last - first) / by))
+    count: int = max(0, -(-(last - first) // by) if whole else math.ceil((last - first) / by))  # type: ignore[assignment]
     if count > MAX_LENGTH:
         raise ShapeError(f"arange: {count} elements, expected at most {MAX_LENGTH}")
     kind = dtypes.as_dtype(dtype) if dtype is not None else dtypes.int32 if whole else dtypes.float32
@@ -143,6 +144,8 @@ def _cast(node: Node, dtype: DType) -> Node:
 def _real(name: str, value: Any) -> int | float:
     """A finite number; a bool is none."""
     found = number(name, value, "a finite number")
+    if isinstance(found, Dim):
+        return found
     if isinstance(found, bool) or not math.isfinite(found) or abs(found) > float(np.finfo(np.float32).max):
         raise ArgumentError(f"{name}: got {short(value)}, expected a finite number")
     return int(found) if isinstance(found, int) else float(found)

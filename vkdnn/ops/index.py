@@ -16,6 +16,7 @@ from vkdnn.array import Array, asarray, common_device
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError
 from vkdnn.ir import build
 from vkdnn.ir.arguments import integer, normalize_axis, short
+from vkdnn.ir.dims import Dim, maximum, minimum
 from vkdnn.ir.node import Node
 
 
@@ -129,7 +130,7 @@ def index(x: Array, key: Any) -> Array:
         elif isinstance(k, int):
             if not -n <= k < n:
                 raise ShapeError(f"index: {k} is outside axis {axis} of length {n}")
-            start, length = k % n, 1
+            start, length = (k + n if k < 0 else k), 1
         if isinstance(k, (Array, np.ndarray)):
             chosen[len(shape)] = _wrapped(k, n, axis, x)
         elif isinstance(k, int) and fancy:
@@ -209,8 +210,23 @@ def _slice_bounds(key: slice, n: int) -> tuple[int, int, int]:
             integer(f"index: slice {part}", value, "an int or None")
     if key.step is not None and int(key.step) == 0:
         raise ArgumentError("index: slice step is 0, expected another int")
+    if any(isinstance(part, Dim) for part in (key.start, key.stop, n)):
+        return _symbolic_bounds(key, n)
     start, stop, step = key.indices(n)
     return start, len(range(start, stop, step)), step
+
+
+def _symbolic_bounds(key: slice, n: int) -> tuple[int, int, int]:
+    """_slice_bounds() where the length or an end is a symbolic size."""
+    if key.step is not None and integer("index: slice step", key.step) != 1:
+        if key.step == -1 and key.start is None and key.stop is None:
+            return n - 1, n, -1
+        raise ArgumentError(f"index: slice step is {key.step} on an axis of symbolic length {n}, expected 1, or ::-1")
+    start, stop = (
+        minimum(maximum(at + n, 0) if at < 0 else at, n)
+        for at in (0 if key.start is None else key.start, n if key.stop is None else key.stop)
+    )
+    return start, maximum(0, stop - start), 1
 
 
 def _wrapped(key: Any, n: int, axis: int, x: Array) -> Array:

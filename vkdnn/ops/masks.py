@@ -20,6 +20,7 @@ import numpy as np
 from vkdnn.array import Array, asarray
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError
 from vkdnn.ir.arguments import function, integer, number, short
+from vkdnn.ir.dims import same
 from vkdnn.ops.elementwise import abs as abs_
 from vkdnn.ops.elementwise import tanh
 
@@ -152,7 +153,7 @@ def _seen(name: str, value: Any) -> Any:
 
 def _moved(q: Array, shift: Any, b: Array) -> Any:
     """q + shift."""
-    return q if isinstance(shift, int) and not shift else q + _of_sequence(shift, b)
+    return q if isinstance(shift, int) and same(shift, 0) else q + _of_sequence(shift, b)
 
 
 def _of_sequence(value: Any, b: Array) -> Any:

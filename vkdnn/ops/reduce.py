@@ -15,6 +15,7 @@ from vkdnn.dtypes import bool_, float32, int32
 from vkdnn.errors import ArgumentError, ShapeError
 from vkdnn.ir import build
 from vkdnn.ir.arguments import number, short
+from vkdnn.ir.dims import Dim
 from vkdnn.ops.elementwise import sqrt, stop_gradient, where
 
 Axes = int | Sequence[int] | None
@@ -149,7 +150,7 @@ def mean(x: Any, axis: Axes = None, keepdims: bool = False) -> Array:
     """Sum over axes divided by the count; NaN over no elements. Integers and bools give float32."""
     x = asarray(x, name="mean: x")
     axes = build.normalize_axes("mean", axis, x.ndim)
-    return narrow(sum(wide(x), axes, keepdims) / float(_count(x, axes)), x)
+    return narrow(sum(wide(x), axes, keepdims) / _real(_count(x, axes)), x)
 
 
 def var(x: Any, axis: Axes = None, keepdims: bool = False, correction: float = 0) -> Array:
@@ -161,13 +162,18 @@ def var(x: Any, axis: Axes = None, keepdims: bool = False, correction: float = 0
     return narrow(_var("var", x, axis, keepdims, correction), x)
 
 
+def _real(count: float) -> float:
+    """A count as a float; a symbolic size stays what it is, and the kernel converts it with the same rounding."""
+    return count if isinstance(count, Dim) else float(count)
+
+
 def _freedom(x: Array, axes: Sequence[int], correction: float) -> float:
     """Count - correction, NaN where that is not positive."""
     value = number("correction", correction, "a finite number (0, or 1 for Bessel's)")
     if isinstance(value, bool) or not abs(value) < 2**64:
         raise ArgumentError(f"correction: got {short(correction)}, expected a finite number (0, or 1 for Bessel's)")
-    freedom = _count(x, axes) - value
-    return float(freedom) if freedom > 0 else math.nan
+    freedom = _count(x, axes) - (int(value) if value == int(value) else value)
+    return _real(freedom) if freedom > 0 else math.nan
 
 
 def _var(name: str, x: Array, axis: Axes, keepdims: bool, correction: float) -> Array:
