@@ -72,6 +72,7 @@ def symbolic(tmp_path_factory):
             "label": "[bold]exp\x1b[31m", "family": "ExprSpec", "spec": "expr\n", "identity": "1" * 64,
             "file": "kernels/a.spv", "sha256": hashlib.sha256(spirv).hexdigest(), "size": len(spirv),
             "local_size": [128, 1, 1], "shared_bytes": 0, "push": ["base_in0", "base_out0", "count"],
+            "workgroups": None,
             "bindings": [binding("float", "read"), binding("float", "write")],
         }],
         "probe": None, "weights": None,

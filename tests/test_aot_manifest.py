@@ -25,7 +25,7 @@ def example():
         "label": "expr", "family": "ExprSpec", "spec": "expr\n", "identity": "1" * 64, "file": "kernels/a.spv",
         "sha256": hashlib.sha256(SPIRV).hexdigest(), "size": len(SPIRV), "local_size": [128, 1, 1], "shared_bytes": 0,
         "bindings": [{"element": "float", "access": "read"}, {"element": "float", "access": "write"}],
-        "push": ["base_in0", "base_out0", "count"],
+        "push": ["base_in0", "base_out0", "count"], "workgroups": [["//", ["+", "count", 127], 128], 1, 1],
     }  # fmt: skip
     program = {
         "buffers": [{"kind": k, "memory": "device", "words": WORDS} for k in ("input", "output")],
@@ -144,6 +144,7 @@ def put(path, value):
         ("program.arguments", {"list": [1]}, "arguments and keywords name [1], expected 0 to 0"),
         ("program.result", {"set": [0]}, "result: no tree"),
         ("program.outputs.0.replaces", 1, "outputs[0].replaces is 1"),
+        ("kernels.0.workgroups", [["//", "n", 2]], "kernels[0].workgroups: the symbol 'n' is not declared"),
         ("program", 4, "program is 4, expected an object"),
     ],
 )

@@ -97,6 +97,10 @@ class Kernel:
     shared_bytes: Annotated[int, about("Bytes of shared memory.", minimum=0)]
     bindings: Annotated[tuple[Binding, ...], about("Its storage buffers.")]
     push: Annotated[tuple[str, ...], about("Names of the words of its push constants, in order.")]
+    workgroups: Annotated[
+        tuple[Formula, ...] | None,
+        about("How many a launch takes by axis, over words of push; null where that is no formula. Dispatches say."),
+    ]
 
 
 @dataclass(frozen=True)
@@ -261,6 +265,11 @@ def check(manifest: Manifest) -> None:
         raise RecordError("symbols has a name twice")
     if manifest.probe is not None:
         _number(manifest.probe, manifest.kernels, "probe")
+    for i, kernel in enumerate(manifest.kernels):
+        for n in kernel.workgroups or ():
+            wrong = problem(n, dict.fromkeys(kernel.push))
+            if wrong:
+                raise RecordError(f"kernels[{i}].workgroups: {wrong}")
     if manifest.program is not None:
         _Checker(manifest, manifest.program).check()
 

@@ -14,7 +14,7 @@ import vkdnn
 from vkdnn import dtypes
 from vkdnn.aot import manifest as m
 from vkdnn.aot.describe import Described
-from vkdnn.aot.formulas import evaluate
+from vkdnn.aot.formulas import Formula, evaluate
 from vkdnn.aot.target import BuildTarget
 from vkdnn.aot.write import write_bundle
 from vkdnn.array import Array
@@ -45,7 +45,8 @@ def package(
     files: dict[str, bytes] = {}
     kernels, reflections = [], []
     for request, spirv in zip(wanted.values(), compiled, strict=True):
-        kernel, reflection = _kernel(request, spirv)
+        # Sizes of a kernel and symbols may have the same name.
+        kernel, reflection = _kernel(request, spirv, None if symbols else request.workgroups())
         files[kernel.file] = spirv
         kernels.append(kernel)
         reflections.append(reflection)
@@ -76,7 +77,7 @@ def package(
     return manifest
 
 
-def _kernel(request: ShaderRequest, spirv: bytes) -> tuple[m.Kernel, Reflection]:
+def _kernel(request: ShaderRequest, spirv: bytes, workgroups: Sequence[Formula] | None) -> tuple[m.Kernel, Reflection]:
     reflection = reflect(spirv)
     sha256 = hashlib.sha256(spirv).hexdigest()
     kernel = m.Kernel(
@@ -91,6 +92,7 @@ def _kernel(request: ShaderRequest, spirv: bytes) -> tuple[m.Kernel, Reflection]
         shared_bytes=reflection.shared_bytes,
         bindings=tuple(m.Binding(b.element, "read" if b.readonly else "write") for b in reflection.bindings),
         push=tuple(member.name for member in reflection.push_members),
+        workgroups=None if workgroups is None else tuple(workgroups),
     )
     return kernel, reflection
 
