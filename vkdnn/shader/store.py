@@ -135,7 +135,8 @@ class Store:
         Where the folder takes no locks, True at once: then several may make the same entry, and none waits. The
         system frees the lock of a process that dies.
         """
-        lock = filelock.FileLock(self.base / LOCKS / key[:2], thread_local=False)
+        # No soft locks, which are files: they would outlive a process that is killed.
+        lock = filelock.FileLock(self.base / LOCKS / key[:2], thread_local=False, fallback_to_soft=False)
         held = False
         try:
             Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
@@ -181,7 +182,7 @@ class Store:
 
 def _stamp(path: Path) -> None:
     with contextlib.suppress(OSError):  # gone, or read-only: then its age is that of its writing
-        if time.time() - path.stat().st_mtime > _STAMP_SECONDS:
+        if abs(time.time() - path.stat().st_mtime) > _STAMP_SECONDS:  # clocks go back, too
             os.utime(path)
 
 

@@ -24,6 +24,7 @@ _KEEP = 0.9  # of the cap after an eviction, so that the next one is not due at 
 _SUSPECT = 0.25  # of the cap in one shard's estimate from which on the whole store is counted
 _OLD_FORMAT, _SHARD = re.compile(r"v\d{1,4}"), re.compile(r"[0-9a-f]{2}")
 _KEY = re.compile(r"[0-9a-f]{64}(\.spv|\.json)?")
+_ANY_FORMAT = b"vkdnn "  # how an entry of any format begins
 _FIRST_KINDS = ("shaders", "verdicts")  # lay at the top before formats had folders of their own
 KINDS = ("shaders", "verdicts", "compilers")
 
@@ -55,10 +56,10 @@ class Removed:
 
 
 def items(store: Store) -> Iterator[Item]:
-    """Every entry's file of a store, in no order."""
+    """Every entry's file of a store, in no order. What else lies there is not the store's."""
     for shard in _children(store.folder):
         for child in _children(shard.path):
-            if not child.name.startswith(NEW):
+            if _KEY.fullmatch(child.name):
                 yield from _item(child)
 
 
@@ -96,7 +97,16 @@ def quarantined(root: Path) -> list[Item]:
 def old_formats(root: Path) -> list[Item]:
     """Entries that this version of vkdnn cannot read: those of older formats, of which the first had no folder."""
     files = (child for shard in _old_shards(root) for child in _children(shard.path) if _KEY.fullmatch(child.name))
-    return [item for child in files for item in _item(child)]
+    return [item for child in files for item in _item(child) if _begins(item.path, _ANY_FORMAT)]
+
+
+def _begins(path: Path, magic: bytes) -> bool:
+    """Whether a file begins so: other programs, too, name files by hashes."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(magic)) == magic
+    except OSError:
+        return False
 
 
 def _old_shards(root: Path) -> list[os.DirEntry[str]]:
@@ -130,14 +140,22 @@ def remove_old_formats(root: Path, dry_run: bool = False) -> Removed:
 def remove(store: Store, doomed: Iterable[Item], reason: str, dry_run: bool = False) -> Removed:
     """Removes entries; ``reason`` is remembered for explanations. Raises OSError where the folder does not allow it."""
     removed, keys = Removed(), []
+    trouble: OSError | None = None
     for item in doomed:
-        if not dry_run:
-            with contextlib.suppress(FileNotFoundError):
+        try:
+            if not dry_run:
                 item.path.unlink()
+        except FileNotFoundError:
+            continue  # another process was quicker
+        except OSError as error:
+            trouble = error  # one file that stays must not keep the others
+            continue
         removed.add(item)
         keys.append(item.key)
     if keys and not dry_run:
         store.note_removed(keys, reason)
+    if trouble is not None:
+        raise trouble
     return removed
 
 
@@ -171,13 +189,15 @@ def after_storing(store: Store, shard: str) -> None:
     sample = sum(item.bytes for child in _children(store.folder / shard) for item in _item(child))
     if sample * _SHARDS < _SUSPECT * limit:
         return
-    with contextlib.suppress(OSError):  # what cannot be removed stays
-        everything = list(items(store))
-        old = expired(everything, DEFAULT_MAX_DAYS)
-        remove(store, old, "not used for long")
-        gone = {item.key for item in old}
-        remove(store, surplus((i for i in everything if i.key not in gone), limit, _KEEP), "evicted by the size cap")
-        for item in leftovers(store.root):
+    everything = list(items(store))
+    old = expired(everything, DEFAULT_MAX_DAYS)
+    gone = {item.key for item in old}
+    excess = surplus((i for i in everything if i.key not in gone), limit, _KEEP)
+    for doomed, reason in ((old, "not used for long"), (excess, "evicted by the size cap")):
+        with contextlib.suppress(OSError):  # what cannot be removed stays
+            remove(store, doomed, reason)
+    for item in leftovers(store.root):
+        with contextlib.suppress(OSError):
             item.path.unlink(missing_ok=True)
 
 
