@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -211,3 +212,13 @@ def test_the_schema_describes_every_field():
     for name, body in {"Manifest": schema, **schema["$defs"]}.items():
         for field, rule in body.get("properties", {}).items():
             assert field == "$schema" or rule.get("description"), f"{name}.{field}"
+
+
+def test_the_format_s_page_explains_every_field():
+    page = (Path(__file__).parent.parent / "docs" / "aot.md").read_text()
+    schema = json.loads(schema_text())
+    for name, body in {"Manifest": schema, **schema["$defs"]}.items():
+        if name == "Limits":
+            continue  # they have Vulkan's own names
+        for field in body.get("properties", {}):
+            assert field == "$schema" or f"`{field}`" in page, f"docs/aot.md does not say what {name}.{field} is"

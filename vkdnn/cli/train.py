@@ -14,7 +14,7 @@ import typer
 
 from vkdnn.cli.console import DeviceOption, JsonOption, find_device, output
 from vkdnn.cli.train_memory import run_memory_report
-from vkdnn.cli.train_model import configure
+from vkdnn.cli.train_model import job_of
 from vkdnn.cli.train_resume import given_options, levers_of, resume_run
 from vkdnn.cli.train_run import CLAIM, Run
 from vkdnn.cli.train_verify import run_verify
@@ -215,11 +215,7 @@ def train(
             f"{what} and writes no files; leave out --steps, --time, --out and --checkpoint-every",
             param_hint="--memory-report" if memory_report else "--verify",
         )
-    if optimizer not in OPTIMIZERS:
-        raise typer.BadParameter(f"got {optimizer!r}, expected {', '.join(OPTIMIZERS)}", param_hint="--optimizer")
-    config = configure(model, context.params, given_options(context), length)
-    rate = OPTIMIZERS[optimizer][1] if learning_rate is None else learning_rate
-    job = Job(config, steps or _DEFAULT.steps, batch, length, rate, seed, optimizer, accumulate, ema)
+    job = job_of(context.params, given_options(context), steps or _DEFAULT.steps)
     levers = levers_of(context)
     corpus = _corpus(text, verify is not None or memory_report)
     corpus.check(length)

@@ -16,7 +16,7 @@ from vkdnn.nn import GPTConfig, RAPTConfig
 from vkdnn.nn.attention import VARIANTS
 from vkdnn.nn.gpt import MLPS, NORMS
 from vkdnn.nn.self_attention import POSITIONS
-from vkdnn.train import MODELS, make_config, model_name
+from vkdnn.train import MODELS, OPTIMIZERS, Job, make_config, model_name
 
 SHARED = ("width", "layers", "heads")
 OWN = {
@@ -63,6 +63,17 @@ def configure(model: str, options: Mapping[str, Any], given: Mapping[str, Any], 
             )
         values["max_tokens"] = max(default.max_tokens, length)
     return replace(default, **values)
+
+
+def job_of(options: Mapping[str, Any], given: Mapping[str, Any], steps: int) -> Job:
+    """The job that the options of vkdnn train describe; ``given`` as in configure(). Raises BadParameter."""
+    optimizer, rate = options["optimizer"], options["learning_rate"]
+    if optimizer not in OPTIMIZERS:
+        raise typer.BadParameter(f"got {optimizer!r}, expected {', '.join(OPTIMIZERS)}", param_hint="--optimizer")
+    config = configure(options["model"], options, given, options["length"])
+    rate = OPTIMIZERS[optimizer][1] if rate is None else rate
+    plain = (options[name] for name in ("accumulate", "ema"))
+    return Job(config, steps, options["batch"], options["length"], rate, options["seed"], optimizer, *plain)
 
 
 def _sizes(default: RAPTConfig | GPTConfig, options: Mapping[str, Any]) -> dict[str, Any]:
