@@ -72,7 +72,7 @@ def symbolic(tmp_path_factory):
             "label": "[bold]exp\x1b[31m", "family": "ExprSpec", "spec": "expr\n", "identity": "1" * 64,
             "file": "kernels/a.spv", "sha256": hashlib.sha256(spirv).hexdigest(), "size": len(spirv),
             "local_size": [128, 1, 1], "shared_bytes": 0, "push": ["base_in0", "base_out0", "count"],
-            "workgroups": None,
+            "workgroups": [["//", ["+", "count", 127], 128], 1, 1],
             "bindings": [binding("float", "read"), binding("float", "write")],
         }],
         "probe": None, "weights": None,
@@ -116,6 +116,7 @@ def test_what_a_bundle_holds(bundle):
     ]  # fmt: skip
     assert all(k.flops > 0 and k.bytes > 0 for k in found.kernels if k.dispatches)
     assert (found.dispatches, found.barriers, found.submissions) == (3, 2, 1)
+    assert found.kernels[2].workgroups == ("min((rows + 127)//128, 65535)", "1", "1")
     assert sum(k.flops for k in found.kernels) == sum(d.flops for d in program.dispatches)
     assert [(a.name, a.shape, a.bytes) for a in found.inputs] == [("x", (3, 5, 8), 480)]
     assert {(a.name.rpartition(".")[2], a.bytes) for a in found.constants} == {("w", 512), ("b", 64), ("v", 256)}
@@ -153,6 +154,16 @@ def test_values_of_symbols(symbolic):
     assert some.record()["symbols"] == [{"name": "tokens", "low": 1, "high": 512, "value": 33}]
 
 
+def test_a_bundle_of_a_range_of_lengths(tmp_path):
+    path = tmp_path / "b.zip"
+    x = vk.aot.Spec(("batch", "tokens", 8))
+    vk.aot.export(vk.jit(predict), [WEIGHTS, x], path, weights=0, ranges={"batch": (1, 4), "tokens": (1, 100)})
+    most, some = inspect(path), inspect(path, {"batch": 2, "tokens": 7})
+    assert most.inputs[0].written == ("batch", "tokens", "8") and some.outputs[0].shape == (2, 7, 4)
+    assert some.memory.lower_bound("device") == 4 * 14 * (16 + 4) < most.memory.lower_bound("device") == 4 * 400 * 20
+    assert 0 < sum(k.flops for k in some.kernels) < sum(k.flops for k in most.kernels) / 20
+
+
 @pytest.mark.parametrize(
     ("values", "said"),
     [
@@ -170,7 +181,7 @@ def test_values_that_do_not_fit(symbolic, values, said):
     [
         ("local_size", [64, 1, 1], r"kernels\[0\]\.local_size is \(64, 1, 1\), but file kernels/a\.spv has \(128, "),
         ("shared_bytes", 4, r"shared_bytes is 4, but .* has 0"),
-        ("push", ["base_in0", "base_out0", "size"], r"push is .*'size'\], but .*'count'\]"),
+        ("push", ["base_out0", "base_in0", "count"], r"push is \['base_out0', .*\], but .* has \['base_in0'"),
         ("size", 8, r"size is 8, but"),
         ("bindings", [binding("int", "read"), binding("float", "write")], r"'int', 'read'.* but .*'float', 'read'"),
         ("bindings", [binding("float", "write"), binding("float", "write")], r"bindings is"),
@@ -181,6 +192,30 @@ def test_a_kernel_that_is_not_as_the_manifest_says(symbolic, tmp_path, field, va
     copy = changed(symbolic, tmp_path, lambda manifest: manifest["kernels"][0].__setitem__(field, value))
     with pytest.raises(BundleError, match=said):
         inspect(copy)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        (
+            ("dispatches", 1, "groups"),
+            [16, 1, 2],
+            r"dispatches\[1\]\.groups is \[16, 1, 2\], but .* takes \[16, 1, 1",
+        ),
+        (("limits", "maxComputeWorkGroupCount"), [15, 1, 1], r"is \(15, 1, 1\), but dispatches\[0\] has \[16, 1, 1\]"),
+        (("limits", "maxStorageBufferRange"), 8191, r"is 8191, but a buffer has 8192 bytes"),
+        (("limits", "memory"), 24575, r"is 24575, but the buffers of the device have 24576 bytes"),
+    ],
+)
+def test_counts_that_are_wrong(symbolic, tmp_path, place, value, said):
+    def edit(manifest):
+        target = manifest if place[0] == "limits" else manifest["program"]
+        for parent in place[:-1]:
+            target = target[parent]
+        target[place[-1]] = value
+
+    with pytest.raises(BundleError, match=said):
+        inspect(changed(symbolic, tmp_path, edit))
 
 
 @pytest.mark.parametrize(

@@ -67,10 +67,11 @@ def _as_list(limit: Any) -> Sequence[Any]:
 
 def check_program(archive: Archive, manifest: Manifest) -> None:
     """Raises BundleError where values overlap in an arena while both are there, a dispatch uses a value outside of its
-    lifetime, or a barrier is missing. Sizes are those at the largest values of the symbols."""
+    lifetime, a barrier is missing, or counts of workgroups and bytes are not as kernels and limits say. Sizes are those
+    at the largest values of the symbols."""
     if manifest.program is None:
         return
-    for problem in (_lifetimes(manifest.program), _overlaps(manifest), _hazards(manifest)):
+    for problem in (_lifetimes(manifest.program), _overlaps(manifest), _hazards(manifest), _counts(manifest)):
         for what in problem:
             raise BundleError(f"bundle {archive.path}: {what}; {AGAIN}")
 
@@ -127,3 +128,25 @@ def _hazards(manifest: Manifest) -> Iterator[str]:
             own.append((v.buffer, (start, stop, writes, i)))
         for buffer, region in own:
             touched.setdefault(buffer, []).append(region)
+
+
+def _counts(manifest: Manifest) -> Iterator[str]:
+    program, limits = manifest.program, manifest.limits
+    most = limits.maxComputeWorkGroupCount
+    assert program is not None
+    for i, dispatch in enumerate(program.dispatches):
+        kernel = manifest.kernels[dispatch.kernel]
+        groups = [evaluate(n, manifest.largest) for n in dispatch.groups]
+        if kernel.workgroups is not None:
+            push = {name: evaluate(n, manifest.largest) for name, n in zip(kernel.push, dispatch.push, strict=True)}
+            expected = [evaluate(n, push) for n in kernel.workgroups]
+            if groups != expected:
+                yield f"dispatches[{i}].groups is {groups}, but its kernel takes {expected} for its push constants"
+        if any(n > m for n, m in zip(groups, most, strict=True)):
+            yield f"limits.maxComputeWorkGroupCount is {most}, but dispatches[{i}] has {groups}"
+    sizes = [4 * evaluate(b.words, manifest.largest) for b in program.buffers]
+    if max(sizes, default=0) > limits.maxStorageBufferRange:
+        yield f"limits.maxStorageBufferRange is {limits.maxStorageBufferRange}, but a buffer has {max(sizes)} bytes"
+    on_device = sum(size for size, b in zip(sizes, program.buffers, strict=True) if b.memory == "device")
+    if on_device > limits.memory:
+        yield f"limits.memory is {limits.memory}, but the buffers of the device have {on_device} bytes"

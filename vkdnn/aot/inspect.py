@@ -35,6 +35,7 @@ class KernelUse:
     bindings: int
     push_bytes: int
     subgroups: bool
+    workgroups: tuple[str, ...] | None  # of a launch, as formulas of its push constants
     dispatches: int
     flops: int
     bytes: int
@@ -243,7 +244,8 @@ def _uses(manifest: Manifest, seen: Sequence[Reflection], symbols: Mapping[str, 
     return tuple(
         KernelUse(
             i, k.label, k.family, k.file, k.size, k.local_size, k.shared_bytes, len(k.bindings),
-            seen[i].push_bytes, seen[i].uses_subgroups, count[i], flops[i], moved[i],
+            seen[i].push_bytes, seen[i].uses_subgroups,
+            None if k.workgroups is None else tuple(map(formula_text, k.workgroups)), count[i], flops[i], moved[i],
         )
         for i, k in enumerate(manifest.kernels)
     )  # fmt: skip
