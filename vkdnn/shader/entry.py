@@ -11,6 +11,7 @@ import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from vkdnn.errors import StoreError
@@ -18,6 +19,7 @@ from vkdnn.errors import StoreError
 FORMAT_VERSION = 2
 _MAGIC = f"vkdnn entry {FORMAT_VERSION} ".encode()
 _FIRST_LINE = len(_MAGIC) + 64 + 1  # the magic, a SHA-256 in hex, a newline
+LARGEST = 1 << 28  # bytes of the contents: far beyond any shader
 _SHORT = 400  # characters up to which a component is kept as it is
 _HASHED = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -61,7 +63,7 @@ class Entry:
     record: dict[str, Any] = field(default_factory=dict)
     contents: dict[str, bytes] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def key(self) -> str:
         return key_of(self.kind, self.components)
 
@@ -90,14 +92,26 @@ def decode(data: bytes) -> Entry:
         raise DamagedEntryError("entry: its first line is not that of an entry")
     if data[len(_MAGIC) : _FIRST_LINE] != digest(data[_FIRST_LINE:]).encode() + b"\n":
         raise DamagedEntryError("entry: its checksum does not fit")
-    end = data.index(b"\n", _FIRST_LINE) + 1
+    end = data.find(b"\n", _FIRST_LINE) + 1
     entry, sizes = _header(data[_FIRST_LINE:end])
+    if any(plain < 0 for _, _, plain in sizes) or sum(plain for _, _, plain in sizes) > LARGEST:
+        raise DamagedEntryError(f"entry: its contents have other than 0 to {LARGEST} bytes")
     for name, packed, plain in sizes:
-        entry.contents[name] = zlib.decompress(data[end : end + packed])
-        if len(entry.contents[name]) != plain:
-            raise DamagedEntryError(f"entry: {name} has {len(entry.contents[name])} bytes, expected {plain}")
+        entry.contents[name] = _unpacked(name, data[end : end + packed], plain)
         end += packed
     return entry
+
+
+def _unpacked(name: str, packed: bytes, plain: int) -> bytes:
+    """Never more bytes than the header says, whatever a file from elsewhere would unpack to."""
+    unpacker = zlib.decompressobj()
+    try:
+        data = unpacker.decompress(packed, plain + 1)
+    except zlib.error as error:
+        raise DamagedEntryError(f"entry: {name} cannot be unpacked ({error})") from error
+    if len(data) != plain or not unpacker.eof:
+        raise DamagedEntryError(f"entry: {name} has other than {plain} bytes")
+    return data
 
 
 def decode_header(beginning: bytes) -> Entry | None:
@@ -119,9 +133,9 @@ def _header(line: bytes) -> tuple[Entry, list[tuple[str, int, int]]]:
         header = json.loads(line)
         entry = Entry(header["kind"], dict(header["components"]), header["record"])
         sizes = [(str(name), int(packed), int(plain)) for name, packed, plain in header["contents"]]
-        key = header["key"]
-    except (ValueError, KeyError, TypeError) as error:
+        same = header["key"] == entry.key and isinstance(entry.record, dict)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedEntryError(f"entry: its header cannot be read ({error})") from error
-    if key != entry.key:
+    if not same:
         raise DamagedEntryError("entry: its key is not that of its components")
     return entry, sizes
