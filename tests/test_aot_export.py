@@ -186,6 +186,66 @@ def test_a_bundle_for_a_device(tmp_path):
     same(vk.aot.load(tmp_path / "b", device)(x), function(x))
 
 
+# ---- symbolic sizes
+
+
+def test_one_bundle_serves_a_range_of_sizes(tmp_path):
+    weight = vk.array(numbers(16, 8))
+
+    def function(x, y):
+        z = vk.softmax(x @ weight, axis=1) * y
+        return {"rows": vk.cumsum(z, axis=1), "mean": vk.mean(z, axis=(0, 1)), "last": z[:, -1]}
+
+    spec = [vk.aot.Spec(("batch", "tokens", 16)), vk.aot.Spec(("tokens", 1))]
+    ranges = {"batch": (1, 5), "tokens": (1, 128)}
+    manifest = vk.aot.export(function, spec, tmp_path / "b", ranges=ranges)
+    assert manifest.ranges == ranges and manifest.program.inputs[0].shape == ("batch", "tokens", 16)
+    bundle = vk.aot.load(tmp_path / "b")
+    for batch, tokens in ((1, 1), (5, 128), (2, 127), (3, 64), (2, 127), (1, 2)):
+        x, y = numbers(batch, tokens, 16, seed=tokens), numbers(tokens, 1)
+        same(bundle(x, y), vk.jit(function)(x, y))
+        with vk.device("cpu"):
+            here = vk.array(weight.numpy())
+            z = vk.softmax(vk.array(x) @ here, axis=1) * vk.array(y)
+            same(bundle(x, y)["rows"], vk.cumsum(z, axis=1))
+    assert len(bundle._programs) == 5
+
+
+def test_a_range_of_one_size(tmp_path):
+    manifest = vk.aot.export(lambda x: x * 2, [vk.aot.Spec(("n", 2))], tmp_path / "b", ranges={"n": (3, 3)})
+    assert manifest.program.inputs[0].shape == ("n", 2)
+    bundle = vk.aot.load(tmp_path / "b")
+    assert bundle(np.ones((3, 2), np.float32)).shape == (3, 2)
+    with pytest.raises(ShapeError, match="n is 2, expected 3 to 3"):
+        bundle(np.ones((2, 2), np.float32))
+
+
+def test_sizes_outside_of_the_range_or_at_odds_are_refused(tmp_path):
+    spec = [vk.aot.Spec(("n", 4)), vk.aot.Spec(("n",))]
+    vk.aot.export(lambda x, y: x + y[:, None], spec, tmp_path / "b", ranges={"n": (2, 6)})
+    bundle = vk.aot.load(tmp_path / "b")
+    for n in (1, 7):
+        with pytest.raises(ShapeError, match=rf"x: n is {n}, expected 2 to 6; build the bundle for a larger range"):
+            bundle(numbers(n, 4), numbers(n))
+    with pytest.raises(ShapeError, match=r"y: has shape \(4,\), so n is 4, but 3 in x"):
+        bundle(numbers(3, 4), numbers(4))
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda x: x * 2 if x.shape[0] < 10 else x, "the kernels are not the same over the whole range"),
+        (lambda x: sum((x[i] for i in range(x.shape[0])), start=x[0]), "expected n from 10 to 20"),
+        (lambda x: x * np.zeros(x.shape[0], np.float32)[:, None], "do not broadcast"),
+        (lambda x: x * len(range(x.shape[0])), "uses a size as a plain number"),
+    ],
+)
+def test_functions_that_decide_by_a_size_are_refused(tmp_path, function, said):
+    with pytest.raises(ArgumentError, match=said):
+        vk.aot.export(function, [vk.aot.Spec(("n", 4))], tmp_path / "b", ranges={"n": (1, 20)})
+    assert list(tmp_path.iterdir()) == []
+
+
 # ---- errors
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from vkdnn.nn import GPTConfig, GPTModel, RAPTConfig, RAPTModel
 from vkdnn.train import Job, Trainer, sample_text
 from vkdnn.train.data import batch_at
 
+SWIFTSHADER = os.environ.get("VKDNN_SWIFTSHADER_ICD", "")
 RUNNER = Path(__file__).parent.parent / "tools" / "run_bundle"
 RAPT = RAPTConfig(layers=1, width=32, heads=2, hidden=48, key_width=16, value_width=16)
 
@@ -132,6 +134,19 @@ def test_several_submissions_and_memory_of_the_host(tmp_path):
     program = vk.aot.export(vk.grad(loss), [x], tmp_path / "b").program
     assert len(program.submissions) > 1 and "host" in {b.memory for b in program.buffers}
     assert bits_equal(run(tmp_path, tmp_path / "b", x=x)["result"], vk.grad(loss)(vk.array(x)).numpy()).all()
+
+
+@pytest.mark.skipif(not Path(SWIFTSHADER).is_file(), reason="VKDNN_SWIFTSHADER_ICD names no driver")
+def test_a_portable_bundle_gives_the_same_on_another_vendor_s_device(tmp_path, monkeypatch):
+    def function(x, y):
+        return vk.softmax(x @ y) / vk.sqrt(vk.sum(x * x, axis=1, keepdims=True)), vk.argsort(x[:, 0])
+
+    x, y = (np.random.default_rng(k).standard_normal((9, 9)).astype(np.float32) for k in range(2))
+    vk.aot.export(function, [x, y], tmp_path / "b")
+    expected = [r.numpy() for r in vk.jit(function)(x, y)]
+    monkeypatch.setenv("VK_DRIVER_FILES", SWIFTSHADER)
+    found = run(tmp_path, tmp_path / "b", x=x, y=y)
+    assert all(bits_equal(found[f"result.{k}"], e).all() for k, e in enumerate(expected))
 
 
 def test_what_does_not_fit_is_said(tmp_path):

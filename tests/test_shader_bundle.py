@@ -163,6 +163,10 @@ assert "vkdnn.codegen.render" not in sys.modules or "jinja2" not in vars(sys.mod
     assert (np.load(tmp_path / "y.npy").view(np.uint32) == function(x).numpy().view(np.uint32)).all()
 
 
+def test_vkdnn_is_imported_without_jinja(tmp_path):
+    assert bare("print(vk.float32)", tmp_path).strip() == "float32"
+
+
 def test_a_process_computes_with_the_kernels_of_a_bundle_alone(made, tmp_path):
     code = """
 x = vk.array(np.eye(6, dtype=np.float32))

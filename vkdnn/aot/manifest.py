@@ -1,6 +1,6 @@
 """The manifest of a bundle: everything that a runtime must know, as frozen records. docs/aot.md explains the format.
 
-What is read is checked whole: a manifest from which a dispatch could reach outside its buffers is refused.
+What is read is checked whole: numbers that name nothing, or arrays that end outside of their buffers, are refused.
 """
 
 from __future__ import annotations
@@ -282,16 +282,20 @@ def _number(i: int, items: Any, where: str) -> None:
 class _Checker:
     def __init__(self, manifest: Manifest, program: Program):
         self.manifest, self.program = manifest, program
-        # Offsets are fixed and sizes grow with the symbols: what fits at the upper ends fits everywhere.
-        self.values: Mapping[str, int] = manifest.largest
+        # Offsets are fixed and sizes grow with the symbols: what fits at both ends fits everywhere.
+        self.ends: tuple[Mapping[str, int], ...] = (
+            {s.name: s.low for s in manifest.symbols},
+            {s.name: s.high for s in manifest.symbols},
+        )
 
     def check(self) -> None:
         program = self.program
-        self.sizes = [self.positive(b.words, f"buffers[{i}].words") for i, b in enumerate(program.buffers)]
+        sizes = [self.positive(b.words, f"buffers[{i}].words") for i, b in enumerate(program.buffers)]
         for i, value in enumerate(program.values):
             where = f"values[{i}]"
             _number(value.buffer, program.buffers, f"{where}.buffer")
-            if value.offset + self.positive(value.words, f"{where}.words") > self.sizes[value.buffer]:
+            words = self.positive(value.words, f"{where}.words")
+            if any(value.offset + n > size for n, size in zip(words, sizes[value.buffer], strict=True)):
                 raise RecordError(f"{where} ends outside of its buffer")
             self.shape(value.shape, where)
         named: tuple[tuple[str, Any], ...] = (
@@ -331,31 +335,32 @@ class _Checker:
         for value in dispatch.values:
             _number(value, self.program.values, f"{where}.values")
         for word in dispatch.push:
-            if not 0 <= self.number(word, f"{where}.push") < 2**32:
+            if any(not 0 <= n < 2**32 for n in self.numbers(word, f"{where}.push")):
                 raise RecordError(f"{where}.push has a number outside of 32 bits")
         for count in dispatch.groups:
             self.positive(count, f"{where}.groups")
-        self.number(dispatch.flops, f"{where}.flops")
-        self.number(dispatch.bytes, f"{where}.bytes")
+        self.numbers(dispatch.flops, f"{where}.flops")
+        self.numbers(dispatch.bytes, f"{where}.bytes")
 
-    def number(self, formula: Formula, where: str) -> int:
-        wrong = problem(formula, self.values)
+    def numbers(self, formula: Formula, where: str) -> list[int]:
+        """At the lower ends of the ranges and at the upper ones."""
+        wrong = problem(formula, self.ends[0])
         if wrong:
             raise RecordError(f"{where}: {wrong}")
         try:
-            return evaluate(formula, self.values)
+            return [evaluate(formula, values) for values in self.ends]
         except ZeroDivisionError:
             raise RecordError(f"{where} divides by zero") from None
 
-    def positive(self, formula: Formula, where: str) -> int:
-        found = self.number(formula, where)
-        if found < 1:
-            raise RecordError(f"{where} is {found}, expected 1 or more")
+    def positive(self, formula: Formula, where: str) -> list[int]:
+        found = self.numbers(formula, where)
+        if min(found) < 1:
+            raise RecordError(f"{where} is {min(found)}, expected 1 or more")
         return found
 
     def shape(self, shape: tuple[Formula, ...], where: str) -> None:
         for length in shape:
-            if self.number(length, f"{where}.shape") < 0:
+            if min(self.numbers(length, f"{where}.shape")) < 0:
                 raise RecordError(f"{where}.shape has a negative length")
 
 
