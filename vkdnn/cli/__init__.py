@@ -1,4 +1,4 @@
-"""The vkdnn command: devices, train, generate, show, ops.
+"""The vkdnn command: devices, train, generate, show, ops, cache, aot.
 
 It must never show a traceback for an error of vkdnn's own, nor mix anything into JSON on standard output.
 """
@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 import vkdnn
-from vkdnn.cli import devices, generate, ops, show, train
+from vkdnn.cli import aot, cache, devices, generate, ops, show, train
 from vkdnn.cli.console import Commands
 
 app = typer.Typer(
@@ -45,6 +45,8 @@ app.command("train", epilog=train.EXAMPLES)(train.train)
 app.command("generate", epilog=generate.EXAMPLES)(generate.generate)
 app.command("show", epilog=show.EXAMPLES)(show.show)
 app.command("ops", epilog=ops.EXAMPLES)(ops.ops)
+app.add_typer(cache.app)
+app.add_typer(aot.app)
 
 
 def main() -> None:
