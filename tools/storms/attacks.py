@@ -196,7 +196,12 @@ def _fill(folder: Path, rng: random.Random) -> Undo:
         while True:
             file.write(bytes(4096))
             file.flush()
-    return lambda: filler.unlink(missing_ok=True)
+
+    def undo() -> None:
+        with contextlib.suppress(OSError):  # it was read-only, so that there is none
+            filler.unlink()
+
+    return undo
 
 
 @attack("make it read-only", on_mount=True)

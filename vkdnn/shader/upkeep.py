@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from vkdnn.shader.entry import FORMAT_VERSION, DamagedEntryError, decode
 from vkdnn.shader.store import DEFAULT_MAX_DAYS, NEW, QUARANTINE, VERSION_FOLDER, Store, max_bytes
@@ -21,7 +22,10 @@ _ABANDONED_DAYS = 30.0
 _LEFTOVER_SECONDS = 3600.0  # a file that is being written is not older
 _SHARDS = 256
 _KEEP = 0.9  # of the cap after an eviction, so that the next one is not due at once
-_SUSPECT = 0.25  # of the cap in one shard's estimate from which on the whole store is counted
+_SUSPECT = 0.25  # of the cap in one shard's estimate from which on more of the store is counted
+_MANY = 20_000  # entries from which on that is a sample of shards, else everything
+_SAMPLES = 16  # shards; so many entries of as many sizes are known to 3 %
+_NEAR = 0.95  # of the cap in the sample's estimate from which on everything is counted
 _OLD_FORMAT, _SHARD = re.compile(r"v\d{1,4}"), re.compile(r"[0-9a-f]{2}")
 _KEY = re.compile(r"[0-9a-f]{64}(\.spv|\.json)?")
 _ANY_FORMAT = b"vkdnn "  # how an entry of any format begins
@@ -29,18 +33,21 @@ _FIRST_KINDS = ("shaders", "verdicts")  # lay at the top before formats had fold
 KINDS = ("shaders", "verdicts", "compilers")
 
 
-@dataclass(frozen=True)
-class Item:
-    """A file of the store, as the folder knows it."""
+class Item(NamedTuple):
+    """A file of the store, as the folder knows it: there may be a hundred thousand."""
 
-    path: Path
+    file: str | Path
     bytes: int
     used: float
     """Seconds since the epoch of the last use."""
 
     @property
+    def path(self) -> Path:
+        return Path(self.file)
+
+    @property
     def key(self) -> str:
-        return self.path.name
+        return os.path.basename(self.file)
 
 
 @dataclass
@@ -71,11 +78,14 @@ def _children(folder: str | Path) -> list[os.DirEntry[str]]:
         return []  # gone, or never made
 
 
-def _item(child: os.DirEntry[str]) -> Iterator[Item]:
-    with contextlib.suppress(OSError):  # removed since
+def _item(child: os.DirEntry[str]) -> tuple[Item, ...]:
+    try:
         if child.is_file(follow_symlinks=False):
             stat = child.stat(follow_symlinks=False)
-            yield Item(Path(child.path), stat.st_size, stat.st_mtime)
+            return (Item(child.path, stat.st_size, stat.st_mtime),)
+    except OSError:
+        pass  # removed since
+    return ()
 
 
 def leftovers(root: Path) -> list[Item]:
@@ -144,7 +154,7 @@ def remove(store: Store, doomed: Iterable[Item], reason: str, dry_run: bool = Fa
     for item in doomed:
         try:
             if not dry_run:
-                item.path.unlink()
+                os.unlink(item.file)
         except FileNotFoundError:
             continue  # another process was quicker
         except OSError as error:
@@ -180,14 +190,18 @@ def after_storing(store: Store, shard: str) -> None:
     """Keeps the store within its bounds after an entry was put into a shard; to be called by whoever stored it.
 
     A shard is a 256th of the entries, by chance: only when it looks as if the cap might be near is the whole store
-    counted, so that storing stays cheap however large the store is.
+    counted, and of a large store a sample before that, so that storing stays cheap however large the store is.
     """
     limit = max_bytes()
     with contextlib.suppress(OSError):  # what cannot be removed stays
         if _abandoned(store.root):
             remove_old_formats(store.root)
-    sample = sum(item.bytes for child in _children(store.folder / shard) for item in _item(child))
-    if sample * _SHARDS < _SUSPECT * limit:
+    (count, size), near = _sample(store, [shard]), _SUSPECT * limit
+    if size * _SHARDS >= near and count * _SHARDS >= _MANY:
+        first = int(shard, 16)
+        shards = [f"{(first + _SHARDS // _SAMPLES * n) % _SHARDS:02x}" for n in range(_SAMPLES)]
+        (count, size), near = _sample(store, shards), _NEAR * limit * _SAMPLES
+    if size * _SHARDS < near:
         return
     everything = list(items(store))
     old = expired(everything, DEFAULT_MAX_DAYS)
@@ -199,6 +213,12 @@ def after_storing(store: Store, shard: str) -> None:
     for item in leftovers(store.root):
         with contextlib.suppress(OSError):
             item.path.unlink(missing_ok=True)
+
+
+def _sample(store: Store, shards: Iterable[str]) -> tuple[int, int]:
+    """How many entries some shards have, and of how many bytes."""
+    sizes = [i.bytes for shard in shards for child in _children(store.folder / shard) for i in _item(child)]
+    return len(sizes), sum(sizes)
 
 
 def check(store: Store, progress: Callable[[int], None] | None = None) -> list[tuple[Item, str]]:
