@@ -125,8 +125,8 @@ class Index:
                 alike, exact = lines.likeness(wanted)
                 same_process = candidate.record.get("process") == entry.record.get("process")
                 if alike >= (_SIBLING if same_process else _LIKE):
-                    scored.append((-alike, -exact, number))
-        best = candidates[min(scored)[2]] if scored else None
+                    scored.append((-alike, -exact, len(_named_changes(candidate, entry)), number))
+        best = candidates[min(scored)[-1]] if scored else None
         return None if best is None else load(best) or best
 
 
