@@ -102,15 +102,29 @@ def test_a_training_step_is_built_and_goes_on_in_place(tmp_path):
     assert once != twice and len(once) == len(record["inputs"])
 
 
-def test_a_run_with_the_kernels_of_a_bundle_compiles_nothing(tmp_path):
+@pytest.mark.parametrize("model", ["rapt", "gpt"])
+def test_a_run_with_the_kernels_of_a_bundle_compiles_nothing(tmp_path, model):
     """From start to end, the sample included; without a compiler, without Jinja, with an empty store."""
     text = tmp_path / "text.txt"
     text.write_bytes(sample_text().data.tobytes())
-    record = found("build", "--model", "rapt", "--train", *TINY, "--steps", 2, "--kernels", "--device", 0,
+    record = found("build", "--model", model, "--train", *TINY, "--steps", 2, "--kernels", "--device", 0,
                    "-o", tmp_path / "kernels.zip")  # fmt: skip
     assert record["inputs"] == [] and record["kernels"] > 20
     code = "import sys; sys.modules['jinja2'] = None; from vkdnn.cli import main; main()"
-    command = ["train", *TINY, "--steps", "2", "--device", "0", "--text", str(text), "--out", str(tmp_path / "run")]
+    command = [
+        "train",
+        "--model",
+        model,
+        *TINY,
+        "--steps",
+        "2",
+        "--device",
+        "0",
+        "--text",
+        str(text),
+        "--out",
+        str(tmp_path / "run"),
+    ]
     environment = {
         "VKDNN_AOT": str(tmp_path / "kernels.zip"),
         "VKDNN_AOT_ONLY": "1",

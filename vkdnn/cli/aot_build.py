@@ -5,7 +5,6 @@ It must never run what it builds.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import re
 from collections.abc import Callable, Sequence
@@ -26,15 +25,14 @@ from vkdnn.aot.targets import Argument, Collector, find_function, parse_argument
 from vkdnn.aot.write import check_free
 from vkdnn.array import Array
 from vkdnn.cli.cache_common import bar
+from vkdnn.cli.cache_warm import collect_model
 from vkdnn.cli.console import JsonOption, counted, find_device, full_name, output, print_json
 from vkdnn.cli.job_options import parse_job
-from vkdnn.cli.train_run import SAMPLE_PROMPT
 from vkdnn.device import Device
 from vkdnn.errors import ArgumentError, VkdnnError
 from vkdnn.nn import Levers
 from vkdnn.shader import ShaderRequest, compile_count
 from vkdnn.train import Job, Trainer, sample_text
-from vkdnn.train.decode import generate
 
 EXAMPLES = """\
 [bold]Examples[/]
@@ -240,12 +238,13 @@ def _of_model(
     if training:
         if "tokens" in ranges:
             raise ArgumentError("--range: a training step has a fixed number of tokens, --length; leave tokens out")
-        name, collected = f"{job.model}-train", collect(job, levers, target)
+        name, collector = f"{job.model}-train", Collector(target)
+        collect_model(collector, job, levers, training=True)
         if kernels:
-            return _Built(name, target, lambda: None, [], (), collected)
+            return _Built(name, target, lambda: None, [], (), collector.requests)
         function, values = Trainer(job, sample_text(), place, levers=levers).step_function()
         tokens = Spec((batch, job.length + 1), "int32")
-        return _Built(name, target, function, [*values, tokens], (0, 1, 2), collected)
+        return _Built(name, target, function, [*values, tokens], (0, 1, 2), collector.requests)
     model: Any = job.make_model()
     params = model.init(job.seed, place)
 
@@ -254,16 +253,6 @@ def _of_model(
 
     tokens = Spec((batch, "tokens" if "tokens" in ranges else job.length), "int32")
     return _Built(job.model, target, forward, [params, tokens], (0,), [])
-
-
-def collect(job: Job, levers: Levers, target: BuildTarget) -> list[ShaderRequest]:
-    """Every kernel of a run of vkdnn train: initialization, the step, the sample."""
-    collector = Collector(target)
-    trainer = Trainer(job, sample_text(), collector, levers=levers)
-    trainer.step()
-    with contextlib.suppress(VkdnnError):  # reading the prompt takes every kernel; of zeros no byte can be drawn
-        next(generate(job.make_model(), trainer.best, SAMPLE_PROMPT, 1))
-    return collector.requests
 
 
 def _kernels_alone(made: _Built, place: Path, name: str | None, overwrite: bool, progress: Any) -> Manifest:

@@ -102,7 +102,7 @@ def warm(
         return
     collector = Collector(target_of(chosen))
     if model is not None:
-        _collect_model(collector, *parse_job(model, rest, _COMMAND), training)
+        collect_model(collector, *parse_job(model, rest, _COMMAND), training)
     elif function is not None:
         _collect_function(collector, find_function(function), [parse_argument(text) for text in shape or ()])
     requests = collector.requests
@@ -141,7 +141,8 @@ def _report(
 # ---- what to collect
 
 
-def _collect_model(collector: Collector, job: Job, levers: Levers, training: bool) -> None:
+def collect_model(collector: Collector, job: Job, levers: Levers, training: bool) -> None:
+    """Runs a model on the collector: its initialization, a training step and the sample, or all of decoding."""
     if training:
         trainer = Trainer(job, sample_text(), collector, levers=levers)
         trainer.step()
