@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 import vkdnn as vk
+from benchmarks import store
 from benchmarks.work import Missing, Setup
 from vkdnn.device import VulkanDevice
 from vkdnn.nn import RAPTConfig
@@ -213,4 +214,7 @@ FACTS: dict[str, Fact] = {
     "memory": memory,
     "compiling": compiling,
     "importing": importing,
+    "store": store.sizes,
+    "at once": store.at_once,
+    "start": store.starts,
 }
