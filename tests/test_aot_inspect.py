@@ -9,7 +9,6 @@ import shutil
 
 import numpy as np
 import pytest
-import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -18,10 +17,9 @@ import vkdnn as vk
 from vkdnn import show
 from vkdnn.aot.checks import check_kernels
 from vkdnn.aot.inspect import formula_text, groups, inspect
-from vkdnn.aot.manifest import read_manifest
 from vkdnn.aot.picture import plot_memory, sized
-from vkdnn.cli import aot_inspect
-from vkdnn.cli.console import Commands
+from vkdnn.aot.reading import read_manifest
+from vkdnn.cli import app
 from vkdnn.errors import ArgumentError
 from vkdnn.ir.node import toposort
 from vkdnn.ir.rewrite import substitute
@@ -386,13 +384,9 @@ def test_sizes_as_people_read_them():
 
 # ---- the command
 
-app = typer.Typer(cls=Commands)
-app.callback()(lambda: None)
-app.command("inspect")(aot_inspect.inspect_command)
-
 
 def run(*arguments):
-    return CliRunner().invoke(app, ["inspect", *map(str, arguments)])
+    return CliRunner().invoke(app, ["aot", "inspect", *map(str, arguments)])
 
 
 def test_the_command_prints_all_of_it(bundle):

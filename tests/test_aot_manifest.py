@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import zipfile
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from vkdnn.aot.formulas import evaluate
-from vkdnn.aot.manifest import SCHEMA, read_manifest, schema_text
+from vkdnn.aot.manifest import SCHEMA, schema_text
+from vkdnn.aot.reading import read_manifest
 from vkdnn.aot.records import to_json
-from vkdnn.shader.bundle import Archive, BundleError
+from vkdnn.shader.bundle import Archive, BundleError, KernelTable
 
 SPIRV = b"\x03\x02\x23\x07" + bytes(36)
 SHAPE = ["tokens", 4]
@@ -131,6 +135,12 @@ def put(path, value):
         ("program.buffers.0.words", ["-", WORDS, 4], "buffers[0].words is 0, expected 1 or more"),
         ("program.buffers.0.words", ["//", 1, ["-", "tokens", 1]], "divides by zero"),
         ("program.values.0.words", ["+", WORDS, ["-", 512, "tokens"]], "values[0] ends outside of its buffer"),
+        ("program.values.0.words", "tokens", "values[0].words is 512, but float32 of its shape takes 2048"),
+        ("program.values.0.shape", [["-", 0, "tokens"], 4], "values[0].shape has a negative length"),
+        ("program.inputs.0.dtype", "int32", "inputs[0] is another array than its value"),
+        ("program.outputs.0.shape", ["tokens", 3], "outputs[0] is another array than its value"),
+        ("program.inputs.0.shape", [WORDS], "inputs do not have each symbol as a length of its own"),
+        ("symbols", [{"name": n, "low": 1, "high": 9} for n in ("tokens", "batch")], "have each symbol as a length"),
         ("program.buffers.0.words", 0, "buffers[0].words is 0, expected 1 or more"),
         ("program.values.1.offset", 1, "values[1] ends outside of its buffer"),
         ("program.values.1.offset", -1, "program.values[1].offset is -1, expected 0 or more"),
@@ -225,3 +235,34 @@ def test_the_format_s_page_explains_every_field():
             continue  # they have Vulkan's own names
         for field in body.get("properties", {}):
             assert field == "$schema" or f"`{field}`" in page, f"docs/aot.md does not say what {name}.{field} is"
+
+
+def places(value, path=()):
+    """The path of everything in JSON."""
+    yield path
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in children:
+        yield from places(child, (*path, key))
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.floats() | st.sampled_from(["", "tokens", "*", "//"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["list", "dict", "x"]), inner),
+)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_no_manifest_ends_in_another_error(tmp_path, data):
+    """Anything in place of any part of a manifest: it is read, or refused with a BundleError."""
+    manifest = json.loads(json.dumps(example()))  # which shares nothing
+    *parents, last = data.draw(st.sampled_from([p for p in places(manifest) if p]))
+    part = manifest
+    for key in parents:
+        part = part[key]
+    part[last] = data.draw(VALUES)
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    with contextlib.suppress(BundleError):
+        read_manifest(tmp_path)
+    with contextlib.suppress(BundleError):
+        KernelTable.read(tmp_path)

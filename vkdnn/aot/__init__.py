@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from vkdnn.aot.bundle import Bundle, load
 from vkdnn.aot.export import Spec, export
-from vkdnn.aot.manifest import Manifest, read_manifest
+from vkdnn.aot.manifest import Manifest
+from vkdnn.aot.reading import read_manifest
 from vkdnn.shader.bundle import BundleError
 
 __all__ = ["Bundle", "BundleError", "Manifest", "Spec", "export", "load", "read_manifest"]

@@ -18,6 +18,7 @@ import safetensors
 from vkdnn import dtypes, tracing, tree
 from vkdnn.aot import manifest as m
 from vkdnn.aot.formulas import evaluate
+from vkdnn.aot.reading import leaves, read_manifest
 from vkdnn.aot.trees import alike, build, paths, to_tree
 from vkdnn.array import Array, array, host_array, host_words, realize
 from vkdnn.device import Device, Progress, Run, Storage, Task, VulkanDevice, Words
@@ -52,7 +53,7 @@ def load(path: str | os.PathLike[str], device: Device | str | int | None = None)
     [4.0, 4.0, 4.0]
     """
     archive = Archive(path)
-    manifest = m.read_manifest(archive)
+    manifest = read_manifest(archive)
     if manifest.program is None:
         raise BundleError(
             f"bundle {archive.path}: is a set of kernels without a program; name it in VKDNN_AOT, or build one with "
@@ -303,7 +304,7 @@ class Bundle:
             return f"got {len(given[0]['list'])} positional arguments, expected {len(positional['list'])}: {tops}"
         for a, b in zip(given[0]["list"], positional["list"], strict=True):
             if not alike(a, b):
-                names = [wanted[k] for k in m.leaves(b)]
+                names = [wanted[k] for k in leaves(b)]
                 prefix = (names or ["argument"])[0].split(".", 1)[0]
                 found = set(paths(a, f"{prefix}."))
                 what = [f"has no {n}" for n in sorted(set(names) - found)[:1]]

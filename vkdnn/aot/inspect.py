@@ -14,7 +14,8 @@ from typing import Any
 
 from vkdnn.aot.checks import AGAIN, check_kernels, check_program
 from vkdnn.aot.formulas import Formula, evaluate
-from vkdnn.aot.manifest import Constant, Input, Manifest, Output, Program, read_manifest
+from vkdnn.aot.manifest import Constant, Input, Manifest, Output, Program
+from vkdnn.aot.reading import read_manifest
 from vkdnn.dtypes import as_dtype
 from vkdnn.errors import ArgumentError
 from vkdnn.shader.bundle import Archive, BundleError

@@ -15,6 +15,7 @@ from vkdnn import dtypes
 from vkdnn.aot import manifest as m
 from vkdnn.aot.describe import Described
 from vkdnn.aot.formulas import Formula, evaluate
+from vkdnn.aot.reading import check
 from vkdnn.aot.target import BuildTarget
 from vkdnn.aot.write import write_bundle
 from vkdnn.array import Array
@@ -72,7 +73,7 @@ def package(
     )
     files[m.SCHEMA] = m.schema_text().encode()
     files[MANIFEST] = manifest.text().encode()
-    m.check(manifest)
+    check(manifest)
     write_bundle(place, files, overwrite)
     return manifest
 
