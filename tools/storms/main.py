@@ -29,7 +29,6 @@ from vkdnn.shader import KIND, Store
 from vkdnn.shader.entry import DamagedEntryError, decode
 from vkdnn.shader.store import NEW
 
-COUNT = 40  # shaders
 KILLS = ("a worker", "a worker and its compilers", "a compiler", "a stopped worker")
 _KILL = 0.6  # of what happens, the part that is a kill
 _TRAIT = 0.15  # of the workers, the part that has a trait
@@ -43,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tools/storm", description=__doc__)
     parser.add_argument("--rounds", type=_positive, default=500)
     parser.add_argument("--processes", type=_positive, default=4)
+    parser.add_argument("--shaders", type=_positive, default=40)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--real-every", type=_positive, default=10, metavar="N", help="rounds with the real compiler")
     parser.add_argument("--no-mount", action="store_true", help="leave out what needs a file system of its own")
@@ -99,7 +99,7 @@ class Storm:
         (folder / "reports").mkdir()
         (folder / "tmp").mkdir()
         os.environ["VKDNN_CACHE_DISABLE"] = "1"
-        self.shaders, self.quick = made.make(COUNT, folder / "quick")
+        self.shaders, self.quick = made.make(options.shaders, folder / "quick")
         del os.environ["VKDNN_CACHE_DISABLE"]
         os.environ["TMPDIR"] = tempfile.tempdir = str(folder / "tmp")  # of the compilers, which die with their files
         self.mounted = _APART in os.environ and not options.no_mount and self._mount()
@@ -129,6 +129,7 @@ class Storm:
         return {
             "rounds": self.options.rounds,
             "processes": self.options.processes,
+            "shaders": self.options.shaders,
             "seed": self.options.seed,
             "seconds": round(time.monotonic() - start, 1),
             "own_file_system": self.mounted,

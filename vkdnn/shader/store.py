@@ -9,8 +9,8 @@ import contextlib
 import json
 import os
 import re
+import secrets
 import sys
-import tempfile
 import threading
 import time
 import warnings
@@ -195,16 +195,19 @@ def _levels_of_vkdnn() -> int:
 
 
 def _write_and_replace(path: Path, data: bytes) -> None:
-    """Writes beside `path`, flushes to the disk, then renames: readers see the old entry or the new one."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=NEW)
+    """Writes beside `path`, flushes to the disk, then renames: readers see the old entry or the new one.
+
+    Who may read it is the umask's choice, so that a folder filled by one user can serve others.
+    """
+    temporary = path.parent / f"{NEW}{secrets.token_hex(8)}"
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(temporary, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
@@ -217,8 +220,8 @@ def cache_folder() -> Path | None:
     if os.environ.get("VKDNN_CACHE_DISABLE", "").strip().lower() in _DISABLED:
         return None
     named = os.environ.get("VKDNN_CACHE_DIR")
-    folder = Path(named).expanduser() if named else Path(platformdirs.user_cache_dir("vkdnn"))
-    if named and folder.exists() and not folder.is_dir():
+    folder = Path(os.path.expanduser(named) if named else platformdirs.user_cache_dir("vkdnn"))
+    if named and os.path.exists(folder) and not os.path.isdir(folder):  # False, too, where nobody may look
         raise StoreError(
             f"VKDNN_CACHE_DIR is {named!r}, which is a file, expected a folder; name a folder, "
             "or set VKDNN_CACHE_DISABLE=1"
@@ -227,8 +230,12 @@ def cache_folder() -> Path | None:
 
 
 def default_store(kind: str) -> Store | None:
-    """The store of one kind of entries ("shaders", "verdicts") in `cache_folder()`; None where disabled."""
+    """The store of one kind of entries ("shaders", "verdicts") in `cache_folder()`; None where disabled.
+
+    Raises StoreError for a VKDNN_CACHE_DIR or VKDNN_CACHE_MAX_BYTES that is none.
+    """
     folder = cache_folder()
+    max_bytes()  # a bad size is told before anything is compiled
     return None if folder is None else Store(folder, kind)
 
 
