@@ -60,7 +60,8 @@ def test_a_warm_model_compiles_nothing(store, tmp_path, monkeypatch):
     assert told("warm", "--model", "rapt", "--train", *SMALL, "--steps", "2")["stored"] == found["shaders"]
     monkeypatch.setattr("vkdnn.shader._memo", {})
     before = compile_count()
-    result = run("train", *SMALL, "--steps", "2", "--out", tmp_path / "run")
+    (tmp_path / "text").write_text("any text will do. " * 99)
+    result = run("train", *SMALL, "--steps", "2", "--out", tmp_path / "run", "--text", tmp_path / "text")
     assert result.exit_code == 0, result.output
     assert compile_count() == before
 

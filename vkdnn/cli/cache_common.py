@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, JustifyMethod
 from rich.filesize import decimal
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -32,6 +33,7 @@ _LEAST_DIGITS = 4
 _HEADER_BYTES = 8192
 _MOST_HEADER_BYTES = 1 << 20
 _BAR_SECONDS = 2.0
+_FIXED = ("", "key", "size", "age", "used", "took")  # columns that are never cut
 _WIDTH = 160  # of tables that no terminal shows
 _LISTED = 10  # keys that an ambiguous prefix lists
 
@@ -218,22 +220,19 @@ def row(item: Item, entry: Entry) -> dict[str, Any]:
 
 
 def table(*columns: str) -> Table:
-    """A plain table; a column whose name begins with > is aligned to the right."""
+    """A plain table; a column whose name begins with > is aligned to the right. Labels give way where it is narrow."""
     made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name in columns:
-        right, fixed = name.startswith(">"), name == "key"
-        made.add_column(
-            name.removeprefix(">"),
-            justify="right" if right else "left",
-            no_wrap=True,
-            min_width=DIGITS if fixed else None,
-            overflow="ellipsis",
-        )
+        justify: JustifyMethod = "right" if name.startswith(">") else "left"
+        made.add_column(name.removeprefix(">"), justify=justify, no_wrap=True, overflow="ellipsis")
     return made
 
 
 def print_table(console: Console, made: Table) -> None:
     """Wide enough for whatever reads it where that is no terminal."""
+    for column in made.columns:
+        if column.header in _FIXED:
+            column.min_width = max(map(cell_len, map(str, [column.header, *column.cells])))
     if not console.is_terminal:
         console.width = max(console.width, _WIDTH)
     console.print(made)

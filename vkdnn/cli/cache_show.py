@@ -102,6 +102,8 @@ def _print_entry(console: Console, item: Item, entry: Entry) -> None:
             rows.append(("compiled", f"{stamp} ({ago(value)})"))
         elif name == "seconds" and isinstance(value, (int, float)):
             rows.append(("took", f"{value:.3f} s"))
+        elif name == "workgroups" and isinstance(value, list):
+            rows.append((name, " x ".join(map(formula_text, value))))
         elif name != "label" and value not in ("", None):
             rows.append((name.replace("_", " "), str(value)))
     _rows(console, rows)
@@ -136,9 +138,30 @@ def _reflected(reflection: dict[str, Any]) -> list[tuple[str, str]]:
         elif name == "push_constants" and isinstance(value, dict):
             members = ", ".join(f"{m.get('type')} {m.get('name')}" for m in value.get("members", []))
             rows.append(("push constants", f"{value.get('bytes')} bytes: {members}"))
+        elif isinstance(value, list) and value:
+            rows.append((name.replace("_", " "), (" x " if name == "local_size" else ", ").join(map(str, value))))
         elif value not in ([], "", None, False):
             rows.append((name.replace("_", " "), str(value)))
     return rows
+
+
+def formula_text(formula: Any) -> str:
+    """A formula in prefix form as people write it.
+
+    >>> formula_text(["min", ["//", ["+", "count", 31], 32], 65535])
+    'min((count + 31) // 32, 65535)'
+    """
+    if not (isinstance(formula, list) and len(formula) == 3):
+        return str(formula)
+    name, a, b = formula
+    if name in ("min", "max"):
+        return f"{name}({formula_text(a)}, {formula_text(b)})"
+    left, right = (f"({formula_text(x)})" if _infix(x) else formula_text(x) for x in (a, b))
+    return f"{left} {name} {right}"
+
+
+def _infix(formula: Any) -> bool:
+    return isinstance(formula, list) and formula[:1] not in (["min"], ["max"])
 
 
 def _rows(console: Console, rows: list[tuple[str, str]]) -> None:
