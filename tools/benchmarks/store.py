@@ -29,6 +29,7 @@ from vkdnn.shader.entry import Entry, encode
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ENTRY_BYTES = 2000  # of contents: small, since what counts is how many there are
+_COMMAND = "import sys; sys.path.insert(0, sys.argv.pop(1)); from vkdnn.cli import main; main()"
 RUNS = 3  # fresh processes of each kind of start
 
 
@@ -45,6 +46,8 @@ def sizes(setup: Setup) -> dict[str, Any]:
         found["look-up_largest_over_smallest"] = largest / smallest
         found["sizes_first_s"], total = _timed(lambda: sum(item.bytes for item in upkeep.items(store)))
         found["sizes_s"], _ = _timed(lambda: sum(item.bytes for item in upkeep.items(store)))
+        with _environment(VKDNN_CACHE_DIR=folder):
+            found["vkdnn_cache_stats_s"], _ = _timed(lambda: _run(["-c", _COMMAND, str(ROOT), "cache", "stats"], {}))
         for name, share in (("far_below_the_cap", 100.0), ("near_the_cap", 1.5), ("beyond_the_cap", 0.99)):
             os.environ["VKDNN_CACHE_MAX_BYTES"] = str(int(share * total))
             found[f"after_storing,_{name}_s"], _ = _timed(lambda: upkeep.after_storing(store, keys[0][:2]))
@@ -65,6 +68,16 @@ def _put(store: Store, number: int) -> str:
 def _look_up(store: Store, keys: list[str]) -> float:
     chosen = random.Random(0).sample(keys, min(len(keys), 1000))
     return statistics.median(_timed(lambda key=key: store.load_key(key))[0] for _ in range(3) for key in chosen)
+
+
+def _run(arguments: list[str], environment: dict[str, str]) -> str:
+    """What a Python process says. Raises Missing if it fails."""
+    done = subprocess.run(
+        [sys.executable, *arguments], env=os.environ | environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise Missing(f"a process of its own failed: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
+    return done.stdout
 
 
 def _timed(call: Any) -> tuple[float, Any]:
@@ -163,28 +176,20 @@ class _Starts:
 
     def _bundle(self) -> Path:
         place = self.folder / "bundle"
-        code = "import sys; sys.path.insert(0, sys.argv.pop(1)); from vkdnn.cli import main; main()"
         options = ["--model", "rapt", "--train", "--device", self.device, "-o", str(place), *self.words]
-        self._run(["-c", code, str(ROOT), "aot", "build", *options], {})
+        _run(["-c", _COMMAND, str(ROOT), "aot", "build", *options], {})
         return place
 
     def _start(self, store: str, driver: str, **environment: str) -> dict[str, Any]:
         folders = {name: str(self.folder / driver) for name in _DRIVER_FOLDERS}
         (self.folder / driver).mkdir(exist_ok=True)
         self.log.write_text("")
-        names = {"VKDNN_GLSLANG": str(self.compiler), "VKDNN_CACHE_DIR": str(self.folder / store), **folders}
+        usual = {name: "" for name in ("VKDNN_AOT", "VKDNN_AOT_ONLY", "VKDNN_CACHE_DISABLE")}
+        names = {**usual, "VKDNN_GLSLANG": str(self.compiler), "VKDNN_CACHE_DIR": str(self.folder / store), **folders}
         arguments = ["-c", _CHILD, str(ROOT), str(ROOT / "tools"), self.device, *self.words]
         start = time.monotonic()
-        record = json.loads(self._run(arguments, names | environment))
+        record = json.loads(_run(arguments, names | environment))
         return {**record, "seconds": record["end"] - start, "calls": len(self.log.read_text().splitlines())}
-
-    def _run(self, arguments: list[str], environment: dict[str, str]) -> str:
-        plain = {k: v for k, v in os.environ.items() if not k.startswith(("VKDNN_AOT", "VKDNN_CACHE"))}
-        command = [sys.executable, *arguments]
-        done = subprocess.run(command, env=plain | environment, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise Missing(f"a process of its own failed: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
-        return done.stdout
 
 
 def first_step() -> None:
