@@ -186,6 +186,15 @@ def test_a_bundle_for_a_device(tmp_path):
     same(vk.aot.load(tmp_path / "b", device)(x), function(x))
 
 
+def test_portable_bundles_ask_for_large_buffers_only_if_they_need_them(tmp_path):
+    def function(x):
+        return (x @ x.T) @ x
+
+    for rows, least, most in ((1000, 0, 2**27), (6000, 2**27, 2**29)):
+        manifest = vk.aot.export(function, [vk.aot.Spec((rows, 1))], tmp_path / "b", overwrite=True)
+        assert least < manifest.limits.maxStorageBufferRange <= most
+
+
 # ---- symbolic sizes
 
 
@@ -301,7 +310,9 @@ def test_the_reference_runs_no_bundles(bundle):
         (numbers(2), {}, "arguments is"),
         ([vk.aot.Spec(("rows",))], {}, "ranges: none for 'rows'"),
         ([vk.aot.Spec((3,))], {"ranges": {"rows": (1, 2)}}, "'rows' is in no shape"),
-        ([vk.aot.Spec(("rows",))], {"ranges": {"rows": 3}}, "ranges: 'rows' is 3, expected"),
+        ([vk.aot.Spec(("rows",))], {"ranges": {"rows": 3}}, "ranges: rows: got 3, expected (smallest, largest)"),
+        ([vk.aot.Spec(("rows",))], {"ranges": {"rows": (1, 2, 3)}}, "ranges: rows is (1, 2, 3), expected"),
+        ([vk.aot.Spec(("rows",))], {"ranges": {"rows": (1, 2.5)}}, "ranges: rows: got 2.5, expected"),
         ([vk.aot.Spec(("rows",))], {"ranges": {"rows": (3, 2)}}, "'rows' is 3 to 2"),
         ([vk.aot.Spec((-1,))], {}, "Spec: shape has -1"),
         ([vk.aot.Spec(("a b",))], {}, "Spec: shape has 'a b'"),

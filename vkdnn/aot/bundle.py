@@ -21,7 +21,7 @@ from vkdnn.aot.formulas import evaluate
 from vkdnn.aot.reading import leaves, read_manifest
 from vkdnn.aot.trees import alike, build, paths, to_tree
 from vkdnn.array import Array, array, host_array, host_words, realize
-from vkdnn.device import Device, Progress, Run, Storage, Task, VulkanDevice, Words
+from vkdnn.device import Device, Progress, Run, Storage, Task, VulkanDevice, Words, current_device
 from vkdnn.device import device as find_device
 from vkdnn.errors import ArgumentError, DeviceError, DtypeError, ShapeError
 from vkdnn.ir.memory import copy
@@ -62,7 +62,7 @@ def load(path: str | os.PathLike[str], device: Device | str | int | None = None)
     spirv = [archive.spirv(kernel.file, kernel.sha256) for kernel in manifest.kernels]
     if manifest.probe is not None and manifest.producer.generator == generator_fingerprint():
         provide(manifest.kernels[manifest.probe].identity, spirv[manifest.probe])  # a device is probed when it opens
-    place = device if isinstance(device, Device) else _device(device)
+    place = device if isinstance(device, Device) else current_device() if device is None else find_device(device)
     if not isinstance(place, VulkanDevice):
         raise ArgumentError(
             f"device: {place.name}, the NumPy reference, runs no shaders; name a Vulkan device, or call the function "
@@ -70,12 +70,6 @@ def load(path: str | os.PathLike[str], device: Device | str | int | None = None)
         )
     check_device(manifest, place, str(archive.path))
     return Bundle(archive, manifest, manifest.program, spirv, place)
-
-
-def _device(selector: str | int | None) -> Device:
-    from vkdnn.device import current_device
-
-    return current_device() if selector is None else find_device(selector)
 
 
 def check_device(manifest: m.Manifest, device: VulkanDevice, name: str) -> None:

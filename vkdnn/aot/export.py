@@ -5,6 +5,7 @@ What it writes must give the bits of the jitted function; where it cannot promis
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
 import os
@@ -24,10 +25,10 @@ from vkdnn.aot.write import check_free
 from vkdnn.array import Array, array, asarray, common_device, host_array, realize
 from vkdnn.device import Device, Progress, current_device
 from vkdnn.device import device as find_device
-from vkdnn.errors import ArgumentError, DeviceError
-from vkdnn.ir.arguments import short
+from vkdnn.errors import ArgumentError, DeviceError, MemoryLimitError
+from vkdnn.ir.arguments import integers, short
 from vkdnn.ir.dims import guards, hints, symbol
-from vkdnn.ir.node import leaf
+from vkdnn.ir.node import Node, leaf
 from vkdnn.ir.symbolic import alike
 from vkdnn.program import Program
 from vkdnn.transform import Jitted, apart, argument_numbers, leaf_numbers, positions
@@ -116,10 +117,10 @@ def check_ranges(ranges: Mapping[str, Any], arguments: Sequence[Any]) -> tuple[m
     for name, given in ranges.items():
         if name not in used:
             raise ArgumentError(f"ranges: {name!r} is in no shape of the arguments; leave it out")
-        try:
-            low, high = (int(n) for n in given)
-        except (TypeError, ValueError):
-            raise ArgumentError(f"ranges: {name!r} is {short(given)}, expected (smallest, largest)") from None
+        pair = integers(f"ranges: {name}", given, "(smallest, largest)")
+        if len(pair) != 2:
+            raise ArgumentError(f"ranges: {name} is {short(given)}, expected (smallest, largest)")
+        low, high = pair
         if not 0 < low <= high < 2**31:
             raise ArgumentError(f"ranges: {name!r} is {low} to {high}, expected 1 <= smallest <= largest < 2**31")
         found.append(m.Symbol(name, low, high))
@@ -194,7 +195,7 @@ class _Tracer:
         results = [asarray(o, name="aot.export: result") for o in outputs]
         inputs = [i for i, _ in self.numbered() if i not in self.constants]
         donated = [k for k, i in enumerate(inputs) if i in self.donated]
-        program = Program(_Planned(target), apart([r.node for r in results]), [arrays[i].node for i in inputs], donated)
+        program = _planned(target, apart([r.node for r in results]), [arrays[i].node for i in inputs], donated)
         names = ["result" + ("." + p if p else "") for p in tree.paths(result)]
         return Traced(
             program,
@@ -226,8 +227,17 @@ class _Tracer:
 class _Planned(Device):
     """The device that a Program is planned for; nothing runs there."""
 
-    def __init__(self, target: BuildTarget):
-        self.name, self.kind, self.max_words = target.name or "portable", "planned", target.max_words
+    def __init__(self, max_words: int):
+        self.name, self.kind, self.max_words = "target", "planned", max_words
+
+
+def _planned(target: BuildTarget, outputs: Sequence[Node], inputs: Sequence[Node], donated: Sequence[int]) -> Program:
+    """The Program with the smallest buffers that its arrays fit in."""
+    *smaller, most = target.max_words
+    for words in smaller:
+        with contextlib.suppress(MemoryLimitError):
+            return Program(_Planned(words), outputs, inputs, donated)
+    return Program(_Planned(most), outputs, inputs, donated)
 
 
 def some_device() -> Device:

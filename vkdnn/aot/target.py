@@ -16,7 +16,8 @@ from vkdnn.numerics.flush import HARDWARE_FLUSH
 from vkdnn.runtime.info import SOFTWARE, Strategies
 from vkdnn.shader.request import ShaderRequest, kernel_request
 
-_PORTABLE_WORDS = 2**25  # of a buffer: 128 MiB, the least maxStorageBufferRange that Vulkan allows
+# Words of a buffer: 128 MiB, the least maxStorageBufferRange that Vulkan allows, then what most devices have.
+_PORTABLE_WORDS = (2**25, 2**27, 2**29, 2**30 - 1)
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class BuildTarget:
     name: str
     target: Target
     strategies: Strategies
-    max_words: int
+    max_words: tuple[int, ...]  # of a buffer: the first that will do
     host_flush: bool
 
     def request(self, spec: KernelSpec, schedule: Any) -> ShaderRequest:
@@ -54,4 +55,4 @@ def target_of(device: Device | str | int | None) -> BuildTarget:
     info, strategies = place.opened.info, place.opened.strategies
     # Threads of a software device flush only because the thread that opened it did.
     host_flush = info.kind == "software" and HARDWARE_FLUSH and strategies.subnormals == "native"
-    return BuildTarget(str(info).split(": ", 1)[1], place.target, strategies, place.max_words, host_flush)
+    return BuildTarget(str(info).split(": ", 1)[1], place.target, strategies, (place.max_words,), host_flush)

@@ -37,7 +37,7 @@ class Collector(Device):
         self.lock = threading.RLock()
         self.target = target
         self.name = f"{target.name or 'any device'} (nothing is computed)"
-        self.max_words = target.max_words
+        self.max_words = target.max_words[-1]
         self.found: dict[str, ShaderRequest] = {}
 
     @property
