@@ -1,157 +1,272 @@
-"""One set of kernels for a range of lengths: functions traced with symbolic sizes and run at others, bit for bit."""
+"""One set of kernels for a range of lengths, with the bits of the concrete functions on both devices."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-from hard_values import bits_equal
+import pytest
+from symbolic import TARGET, check, traced
 
 import vkdnn as vk
-from vkdnn import dtypes, tracing, tree
-from vkdnn.array import Array, asarray, host_words
-from vkdnn.device import Place, Task, VulkanDevice
-from vkdnn.ir.dims import evaluate, formula, guards, hints, symbol
-from vkdnn.ir.node import Node, leaf
-from vkdnn.ir.symbolic import alike, concrete, symbols
-from vkdnn.program import Program
-from vkdnn.runtime import Launch, Region
-from vkdnn.shader import compile_many
+from vkdnn import tree
+from vkdnn.codegen.render import render
+from vkdnn.errors import ArgumentError, ShapeError
+from vkdnn.fusion.schedule import schedule
+from vkdnn.ir import build
+from vkdnn.ir.dims import formula, guards, symbol
+from vkdnn.ir.node import leaf
+from vkdnn.ir.symbolic import symbols
+from vkdnn.nn import cross_entropy
 
-Ranges = Mapping[str, tuple[int, int]]
-Shapes = Sequence[tuple[tuple[Any, ...], str]]  # lengths, or names of symbols, and a dtype
-
-
-def traced(function: Callable[..., Any], arguments: Shapes, ranges: Ranges) -> Program:
-    """The Program of a function over symbolic sizes: traced with several hints, which must give the same."""
-    programs, forms = [], []
-    for picked in zip(*(hints(*ranges[name]) for name in ranges), strict=True):
-        sizes = {name: symbol(name, hint, *ranges[name]) for name, hint in zip(ranges, picked, strict=True)}
-        inputs = [leaf(tuple(sizes.get(n, n) for n in shape), dtypes.as_dtype(d)) for shape, d in arguments]
-        with guards() as found:
-            with tracing.trace():
-                results = tree.flatten(function(*map(Array, inputs)))[0]
-            program = Program(vk.device("cpu"), [asarray(r).node for r in results], inputs)
-            # What a bundle is made of: kernels, extents, workgroups, shapes, places of a plan for the largest sizes.
-            form: list[Any] = [program.plan.arenas, *(n.shape for n in program.outputs)]
-            for step in program.steps:
-                chosen = step.spec.schedules(_TARGET)[0]
-                form += [
-                    step.spec,
-                    chosen,
-                    step.sizes,
-                    step.spec.groups(step.sizes, chosen),
-                    step.spec.cost(step.sizes),
-                ]
-        found.check()
-        programs.append(program)
-        forms.append(form)
-    alike(forms)
-    return programs[0]
-
-
-def run(program: Program, values: Mapping[str, int], arrays: Sequence[Any], device: Any) -> list[Any]:
-    """The results at these values of the symbols: symbolic kernels on a Vulkan device, concrete ones on the reference."""
-    handles: dict[Node, Any] = {n: device.upload(s.read()).handle() for n, s in program.captured.items()}
-
-    def words(node: Node) -> int:
-        return max(1, evaluate(formula(node.words), values))
-
-    def place(node: Node) -> Place:
-        if node not in handles:
-            handles[node] = device.allocate(words(node), True)
-        return Place(handles[node], 0, words(node))
-
-    for node, array in zip(program.inputs, arrays, strict=True):
-        device.write(place(node).handle, host_words(array, node.dtype))
-    tasks = []
-    for step in program.steps:
-        places = tuple(map(place, step.inputs)), tuple(map(place, step.outputs))
-        spec = step.spec if isinstance(device, VulkanDevice) else concrete(step.spec, values)
-        tasks.append(Task(spec, concrete(step.sizes, values), *places))
-    if isinstance(device, VulkanDevice):
-        launch(device, tasks, values)
-    else:
-        device.prepare(tasks, (), ())()
-    found = []
-    for node, result in zip(program.outputs, program.results, strict=True):
-        shape = concrete(node.shape, values)
-        stored = device.read(place(result).handle, words(result))[: node.dtype.words(int(np.prod(shape)))]
-        found.append(dtypes.from_words(stored, node.dtype, shape))
-    return found
-
-
-def launch(device: VulkanDevice, tasks: Sequence[Task], values: Mapping[str, int]) -> None:
-    """What the loader of a bundle does: the words of the symbols in a kernel come after its sizes, by name."""
-    schedules = [t.spec.schedules(device.target)[0] for t in tasks]
-    spirv = compile_many([device.shader(t.spec, s) for t, s in zip(tasks, schedules, strict=True)])
-    launches = []
-    for task, schedule, code in zip(tasks, schedules, spirv, strict=True):
-        places = (*task.inputs, *task.outputs)
-        reads, writes = (tuple(Region(p.handle, 0, p.words) for p in part) for part in (task.inputs, task.outputs))
-        push = (*(p.start for p in places), *task.sizes, *(values[s.name] for s in symbols(task.spec)))
-        x, y, z = concrete(task.spec.groups(task.sizes, schedule), values)
-        launches.append(Launch(code, "", tuple(p.handle for p in places), push, (x, y, z), reads, writes))
-    device.opened.record(launches).run()
-
-
-class _Portable:
-    software, max_invocations, shared_bytes, subgroup_size = False, 256, 32_768, 1
-
-
-_TARGET: Any = _Portable()
-
-
-def filled(arguments: Shapes, values: Mapping[str, int], top: int = 9) -> list[Any]:
-    """Arrays of these shapes: normal numbers, or integers below ``top``."""
-    generator = np.random.default_rng(sum(values.values()))
-    found = []
-    for lengths, dtype in arguments:
-        shape = tuple(values.get(n, n) for n in lengths)
-        if dtype == "int32":
-            found.append(generator.integers(0, top, shape, np.int32))
-        else:
-            array = generator.normal(size=shape).astype(np.float32)
-            found.append(vk.array(array).astype(dtype).numpy() if dtype != "float32" else array)
-    return found
-
-
-def check(
-    function: Callable[..., Any], arguments: Shapes, ranges: Ranges, *values: Mapping[str, int], top: int = 9
-) -> Program:
-    """At each of the values: the bits of the concrete function, from the symbolic kernels on both devices."""
-    program = traced(function, arguments, ranges)
-    for at in values:
-        arrays = filled(arguments, at, top)
-        with vk.device("cpu"):
-            want = [r.numpy() for r in tree.flatten(function(*map(vk.array, arrays)))[0]]
-        for device in (vk.device("cpu"), vk.device()):
-            for k, (a, b) in enumerate(zip(want, run(program, at, arrays, device), strict=True)):
-                assert a.shape == b.shape
-                wrong = ~bits_equal(a, b)
-                assert not wrong.any(), f"result {k} at {at} on {device.name}: {np.argwhere(wrong)[:3]} of {a.shape}"
-    return program
-
-
-def each(name: str, *lengths: int) -> list[dict[str, int]]:
-    return [{name: n} for n in lengths]
-
-
-LENGTHS = (1, 2, 63, 64, 65, 127, 128, 129, 131, 300)
+F, N = "float32", "int32"
 UP_TO_300 = {"tokens": (1, 300)}
+LENGTHS = [{"tokens": n} for n in (1, 2, 63, 64, 65, 127, 128, 129, 131, 300)]
+BATCHES = {"batch": (1, 4), "tokens": (1, 300)}
+SIZES = [{"batch": b, "tokens": n} for b, n in ((1, 1), (3, 3), (4, 64), (2, 128), (3, 131), (4, 300))]
+FEW = [{"batch": b, "tokens": n} for b, n in ((4, 65), (1, 128), (2, 131))]
+ROWS = [(("tokens", 5), F)]
+BATCH_ROWS = [(("batch", "tokens", 5), F)]
+HEADS = (("batch", "tokens", 2, 8), F)
 
 
 def test_one_kernel_serves_a_range_of_lengths() -> None:
     def function(x: Any, y: Any) -> Any:
         return vk.exp(x) * y + 1.0
 
-    arguments = [(("batch", "tokens", 8), "float32"), (("tokens", 1), "float32")]
-    ranges = {"batch": (1, 4), "tokens": (1, 300)}
-    program = traced(function, arguments, ranges)
+    arguments = [(("batch", "tokens", 8), F), (("tokens", 1), F)]
+    program = check(function, arguments, BATCHES, *SIZES)
     (step,) = program.steps
     assert [formula(n) for n in step.sizes] == [["*", ["*", 8, "batch"], "tokens"]]
+    assert formula(program.outputs[0].shape[1]) == "tokens"
+    groups = step.spec.groups(step.sizes, step.spec.schedules(TARGET)[0])
+    assert formula(groups[0]) == ["//", ["+", ["*", "batch", "tokens"], 15], 16]
+    # The words of the symbols that a kernel needs come after its sizes, by name: here the batch is in the count alone.
     assert [s.name for s in symbols(step.spec)] == ["tokens"]
+    glsl = render(step.spec, step.spec.schedules(TARGET)[0], ())
+    assert "uint count;\n    uint symbol_tokens;\n" in glsl
+    assert "#define size0u (8u * symbol_tokens)\n#define size0 int(size0u)\n" in glsl
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(lambda x: x[1:-1] * 2 if x.shape[0] > 500 else (x[-1], x[::-1], x[:, 1:]), id="slices"),
+        pytest.param(lambda x: x + vk.arange(x.shape[0]).reshape(-1, 1), id="arange"),
+        pytest.param(lambda x: vk.pad(x, ((2, 3), (0, 0))), id="pad"),
+        pytest.param(lambda x: vk.stack([vk.flip(x, 0), x], 1), id="stack, flip"),
+        pytest.param(lambda x: vk.repeat(vk.tile(x, (2, 1)), 2, axis=1), id="tile, repeat"),
+        pytest.param(lambda x: x + vk.random.normal(vk.random.key(3), x.shape), id="random"),
+        pytest.param(lambda x: vk.sort(x, axis=1), id="sorted rows"),
+        pytest.param(lambda x: vk.tril(vk.matmul(x, x.T)), id="tril"),
+    ],
+)
+def test_elementwise_and_views(function: Any) -> None:
+    check(function, ROWS, UP_TO_300, *LENGTHS)
+
+
+def test_two_lengths_in_one_array() -> None:
+    sizes = [{"tokens": 129, "more": 1}, {"tokens": 1, "more": 20}, {"tokens": 20, "more": 20}]
+    arguments = [(("tokens", 5), F), (("more", 5), F)]
+    check(lambda x, y: vk.concatenate([x, y], 0), arguments, {"tokens": (1, 300), "more": (1, 20)}, *sizes)
+    check(lambda x, y: (x[:, None] * y).sum(1), arguments, {"tokens": (1, 300), "more": (1, 20)}, *sizes)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_storage_types(dtype: str) -> None:
+    arguments = [(("tokens", 5), dtype)]
+    check(lambda x: (x * 2 + 1, vk.softmax(x, 0), vk.mean(x, 1)), arguments, UP_TO_300, *LENGTHS)
+
+
+def test_conditions_and_one_hot() -> None:
+    arguments = [(("batch", "tokens"), F), (("batch", 1), N)]
+    check(lambda x, n: vk.where(vk.arange(x.shape[1]) < n, x, 0.0), arguments, BATCHES, *SIZES)
+    check(lambda i: vk.one_hot(i, 9), [(("batch", "tokens"), N)], BATCHES, *SIZES)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(lambda x: vk.softmax(x, -1), id="softmax"),
+        pytest.param(lambda x: vk.softmax(x, 1), id="softmax over tokens"),
+        pytest.param(lambda x: vk.layer_norm(x.transpose(2, 0, 1)), id="layer norm over tokens"),
+        pytest.param(lambda x: (vk.mean(x, 1), vk.sum(x), vk.argmax(x, 1), vk.max(x, (0, 2))), id="reductions"),
+        pytest.param(lambda x: vk.moments(x, 1), id="moments"),
+        pytest.param(vk.grad(lambda x: vk.sum(vk.softmax(x, 1) ** 2) + vk.sum(vk.rms_norm(x))), id="gradient"),
+    ],
+)
+def test_folds(function: Any) -> None:
+    check(function, BATCH_ROWS, BATCHES, *SIZES)
+
+
+def test_the_longest_fold() -> None:
+    sizes = [{"tokens": n} for n in (1, 32_749, 32_768)]
+    check(lambda x: vk.softmax(x, -1), [((2, "tokens"), F)], {"tokens": (1, 32_768)}, *sizes)
+
+
+def test_a_variance_needs_two_elements() -> None:
+    arguments, sizes = ROWS, [{"tokens": n} for n in (2, 129, 300)]
+    check(lambda x: vk.var(x, 0, correction=1), arguments, {"tokens": (2, 300)}, *sizes)
+    with pytest.raises(ArgumentError, match="tokens from 2 to 300"):
+        traced(lambda x: vk.var(x, 0, correction=1), arguments, UP_TO_300)
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        pytest.param(lambda x, w: vk.relu(vk.matmul(x, w) + 1), [("batch", "tokens", 33), (33, 20)], id="rows"),
+        pytest.param(lambda x, w: vk.matmul(x, w), [(5, "tokens"), ("tokens", 20)], id="k"),
+        pytest.param(lambda x, w: vk.matmul(x, w), [(5, 33), (33, "tokens")], id="columns"),
+        pytest.param(lambda q, k: vk.einsum("bti,bsi->bts", q, k), [("batch", "tokens", 8)] * 2, id="scores"),
+        pytest.param(
+            vk.grad(lambda x, w: vk.sum(vk.matmul(x, w) ** 2), (0, 1)),
+            [("batch", "tokens", 9), (9, 5)],
+            id="gradient",
+        ),
+    ],
+)
+def test_products(function: Any, shapes: Any) -> None:
+    ranges = {name: BATCHES[name] for name in ("batch", "tokens") if any(name in s for s in shapes)}
+    check(function, [(s, F) for s in shapes], ranges, *(SIZES if len(ranges) > 1 else LENGTHS))
+
+
+def test_embeddings() -> None:
+    arguments = [((9, 12), F), (("batch", "tokens"), N)]
+    check(lambda t, i: vk.take(t, i) * 2.0, arguments, BATCHES, *SIZES)
+    check(vk.grad(lambda t, i: vk.sum(vk.take(t, i) ** 2)), arguments, BATCHES, *SIZES)
+    rows = [((9, 5), F), (("tokens",), N), (("tokens", 5), F)]
+    check(lambda x, i, u: (vk.scatter_add(x, i, u), vk.scatter(x, i, u)), rows, UP_TO_300, *LENGTHS)
+
+
+def test_cumulations() -> None:
+    sizes = [*SIZES, {"batch": 2, "tokens": 256}, {"batch": 2, "tokens": 257}]
+    check(lambda x: (vk.cumsum(x, 1), vk.cummax(x, 1, reverse=True)), BATCH_ROWS, BATCHES, *sizes)
     check(
-        function, arguments, ranges, {"batch": 3, "tokens": 131}, {"batch": 1, "tokens": 1}, {"batch": 4, "tokens": 300}
+        vk.grad(lambda a, b: vk.sum(vk.linear_recurrence(a, b, axis=1) ** 2), (0, 1)), BATCH_ROWS * 2, BATCHES, *sizes
     )
+    short = [{"tokens": n} for n in (1, 127, 128)]
+    check(lambda x: vk.cumsum(x, 0), ROWS, {"tokens": (1, 128)}, *short)
+    long = [{"tokens": n} for n in (1, 128, 129, 16_383, 16_384, 16_385, 100_000)]  # one, two and three levels
+    check(lambda x: vk.cumsum(x), [(("tokens",), F)], {"tokens": (1, 100_000)}, *long)
+
+
+def test_attention() -> None:
+    check(lambda q, k, v: vk.attention(q, k, v, causal=True), [HEADS] * 3, BATCHES, *SIZES)
+    check(lambda q, k, v: vk.attention(q, k, v, window=(5, 0)), [HEADS] * 3, BATCHES, *FEW)
+    loss = vk.grad(lambda q, k, v: vk.sum(vk.attention(q, k, v, causal=True) ** 2), (0, 1, 2))
+    arguments = [((2, "tokens", 2, 8), F), ((2, "keys", 2, 8), F), ((2, "keys", 2, 8), F)]
+    sizes = [{"tokens": t, "keys": k} for t, k in ((7, 131), (128, 128), (200, 1))]  # more keys, as many, fewer
+    check(loss, arguments, {"tokens": (1, 200), "keys": (1, 300)}, *sizes)
+
+
+def test_attention_over_blocks_side_by_side() -> None:
+    arguments = [((1, 1, 2, 8), F), ((1, "keys", 2, 8), F), ((1, "keys", 2, 8), F)]
+    sizes = [{"keys": n} for n in (1024, 1025, 1601, 1700)]
+    program = check(lambda q, k, v: vk.attention(q, k, v), arguments, {"keys": (1024, 1700)}, *sizes)
+    assert len(program.steps) == 2
+    wider = traced(lambda q, k, v: vk.attention(q, k, v), arguments, {"keys": (1, 1700)})
+    assert len(wider.steps) == 1  # not for all of this range
+
+
+@pytest.mark.parametrize("order", ["sequential", "chunked"])
+def test_scans(order: str) -> None:
+    def everything(k: Any, v: Any, p: Any, r: Any) -> Any:
+        s = vk.scan_prefix_outer(k, v, p, r, order=order)
+        return s.bp, s.ap, s.btr, s.pap, s.rbp, s.a, s.b
+
+    check(everything, [HEADS] * 4, BATCHES, *SIZES)
+
+    def loss(k: Any, v: Any, p: Any, boundary: Any) -> Any:
+        return vk.sum(vk.scan_prefix_outer(k, v, p, order=order, boundary=boundary).bp ** 2)
+
+    documents = [*[HEADS] * 3, (("batch", "tokens"), N)]
+    check(vk.value_and_grad(loss, (0, 1, 2)), documents, BATCHES, *FEW, top=2)
+
+
+def _model(model: Any) -> tuple[Any, Any]:
+    """The model as a function of tokens and its parameters' leaves, and the arguments of that function."""
+    leaves, structure = tree.flatten(model.init(seed=0))
+    arguments = [(("batch", "tokens"), N), *((x.shape, F) for x in leaves)]
+    return lambda tokens, *weights: model(tree.unflatten(structure, list(weights)), tokens), (arguments, structure)
+
+
+RAPT = {"vocab": 11, "width": 16, "layers": 2, "heads": 2, "key_width": 8, "value_width": 8, "hidden": 16}
+GPT = {"vocab": 11, "width": 16, "layers": 2, "heads": 2, "hidden": 16, "max_tokens": 300}
+
+
+@pytest.mark.parametrize("order", ["sequential", "chunked"])
+def test_rapt(order: str) -> None:
+    forward, (arguments, _) = _model(vk.nn.RAPTModel(vk.nn.RAPTConfig(**RAPT, order=order)))  # type: ignore[arg-type]
+    check(forward, arguments, BATCHES, *SIZES)
+
+
+@pytest.mark.parametrize("settings", [{}, {"positions": "learned"}, {"window": 5}])
+def test_gpt(settings: dict[str, Any]) -> None:
+    forward, (arguments, _) = _model(vk.nn.GPTModel(vk.nn.GPTConfig(**GPT, **settings)))  # type: ignore[arg-type]
+    check(forward, arguments, BATCHES, *(FEW if settings else SIZES))
+
+
+def test_a_gradient_of_rapt() -> None:
+    model = vk.nn.RAPTModel(vk.nn.RAPTConfig(**{**RAPT, "layers": 1}))  # type: ignore[arg-type]
+    _, (arguments, structure) = _model(model)
+
+    def step(tokens: Any, *weights: Any) -> Any:
+        def loss(params: Any) -> Any:
+            return vk.mean(cross_entropy(model(params, tokens[:, :-1]), tokens[:, 1:]))
+
+        return vk.value_and_grad(loss)(tree.unflatten(structure, list(weights)))
+
+    check(step, arguments, {"batch": (1, 4), "tokens": (2, 300)}, {"batch": 1, "tokens": 2}, *FEW)
+
+
+# ---- what is refused, and how
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "message"),
+    [
+        pytest.param(lambda x: vk.sort(x, 0), ROWS, "sort: an axis of symbolic length tokens", id="sort"),
+        pytest.param(lambda x: x * 2 if x.shape[0] == 1 else x, ROWS, "expected tokens from 2 to 300", id="branch"),
+        pytest.param(lambda x: x * 2 if x.shape[0] < 128 else x, ROWS, "expected tokens from 128 to 300", id="less"),
+        pytest.param(lambda x: x * len(range(x.shape[0])), ROWS, "keep that axis concrete", id="leak"),
+        pytest.param(lambda x: x / float(x.shape[0]), ROWS, r"float\(\) of the symbolic size", id="float"),
+        pytest.param(lambda x: x[::2], ROWS, "slice step is 2", id="step"),
+        pytest.param(lambda x: x.reshape(10, -1), ROWS, "does not fit", id="reshape"),
+    ],
+)
+def test_refused(function: Any, arguments: Any, message: str) -> None:
+    with pytest.raises((ArgumentError, ShapeError), match=message):
+        traced(function, arguments, UP_TO_300)
+
+
+def test_lengths_that_may_differ_do_not_meet() -> None:
+    with pytest.raises(ShapeError, match="do not broadcast"):
+        traced(lambda x, y: x + y, [(("batch", 1), F), (("tokens", 1), F)], BATCHES)
+    with pytest.raises(ShapeError, match="do not broadcast"):
+        traced(lambda x: x + vk.zeros((7, 5)), ROWS, UP_TO_300)
+
+
+def test_folds_of_several_spans_are_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"tokens from 1 to 60000: .*32768.*asked in vkdnn.fusion.spans"):
+        traced(lambda x: vk.sum(x), [(("tokens",), F)], {"tokens": (1, 60_000)})
+
+
+def test_too_many_elements_are_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"expected tokens from 1 to 32767 .*2147483647"):
+        traced(lambda x: x + 1, [(("tokens", 1 << 16), F)], {"tokens": (1, 40_000)})
+
+
+def test_what_a_shader_is_made_for_stays_concrete() -> None:
+    arguments = [((2, 5, 2, "width"), F)] * 3
+    with pytest.raises(ArgumentError, match="width"):
+        traced(lambda k, v, p: vk.scan_prefix_outer(k, v, p).bp, arguments, {"width": (4, 16)})
+    with pytest.raises(ArgumentError, match="width"):
+        traced(lambda q, k, v: vk.attention(q, k, v), arguments, {"width": (4, 16)})
+
+
+def test_more_symbols_than_push_constants_are_refused() -> None:
+    with guards():
+        sizes = [symbol(f"n{i}", 2, 2, 3) for i in range(30)]
+        x, y = (leaf(tuple(n if i % 2 == k else 1 for i, n in enumerate(sizes)), build.float32) for k in (0, 1))
+        (step,) = schedule([build.apply("add", x, y)])
+    with pytest.raises(ArgumentError, match="push-constant words, expected at most 32"):
+        render(step.spec, step.spec.schedules(TARGET)[0], ())

@@ -13,8 +13,8 @@ import numpy as np
 from vkdnn import dtypes
 from vkdnn.dtypes import DType
 from vkdnn.ir.body import Affine, Body, Guard, Instr
-from vkdnn.ir.dims import Dim
 from vkdnn.ir.define import definition
+from vkdnn.ir.dims import Dim, same
 from vkdnn.ir.node import Node, toposort
 from vkdnn.ir.ops import OPS
 
@@ -41,7 +41,7 @@ def affine(index: Affine, dims: list[str], base: str = "") -> str:
     """An affine index as a uint expression over the names of the dims."""
     text = base
     for stride, name in zip(index.strides, dims, strict=True):
-        if stride:
+        if not same(stride, 0):
             factor = "" if abs(stride) == 1 else f" * {abs(stride)}u"
             text += (" - " if stride < 0 else " + " if text else "") + name + factor
             if stride < 0 and text.startswith(" - "):
@@ -64,7 +64,8 @@ def expression(instr: Instr, args: list[str], dims: list[str], index_dtype: DTyp
         return literal(instr.attrs[0], instr.dtype)
     if instr.kind == "index":
         index: Affine = instr.attrs[0]
-        known = "" if any(index.strides) else " | ZERO_BITS"  # a constant 0 may become a float zero
+        fixed = all(same(s, 0) for s in index.strides)
+        known = " | ZERO_BITS" if fixed else ""  # a constant 0 may become a float zero
         return f"int({affine(index, dims)}{known})"
     if instr.kind == "guard":
         return guard(instr.attrs[0], dims)

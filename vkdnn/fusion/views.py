@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from vkdnn.ir.body import Affine, Guard
-from vkdnn.ir.dims import largest, never_above, same
+from vkdnn.ir.dims import largest, never_above, same, smallest
 from vkdnn.ir.node import IDENTITIES, Node, Shape
 
 Coords = tuple[Affine, ...]
@@ -77,7 +77,7 @@ def address(coords: Coords, strides: Sequence[int], rank: int, offset: int = 0) 
     """offset + sum of strides . coords."""
     total = Affine.zero(rank).shifted(offset)
     for coord, stride in zip(coords, strides, strict=True):
-        if stride:
+        if not same(stride, 0):
             total = total + coord.scaled(stride)
     return total
 
@@ -145,12 +145,16 @@ def _divmod(linear: Affine, size: int, extents: Sequence[int]) -> tuple[Affine, 
             quotient[d] = stride // size
         else:
             remainder[d] = stride
-    highest = rest + sum(s * (n - 1) for s, n in zip(remainder, extents, strict=True) if s > 0)
-    lowest = rest + sum(s * (n - 1) for s, n in zip(remainder, extents, strict=True) if s < 0)
+    highest = lowest = rest
+    for stride, extent in zip(remainder, extents, strict=True):
+        if never_above(0, stride) or stride > 0:
+            highest += stride * (extent - 1)
+        else:
+            lowest += stride * (extent - 1)
     if never_above(0, lowest) and never_above(highest, size - 1):
         return Affine(over, tuple(quotient)), Affine(rest, tuple(remainder))
     d = max(range(len(extents)), key=lambda e: largest(remainder[e]))
-    inner = size // remainder[d] if remainder[d] > 0 and same(size % remainder[d], 0) else 0
+    inner = size // remainder[d] if smallest(remainder[d]) > 0 and same(size % remainder[d], 0) else 0
     if inner > 0 and inner != 1 and extents[d] != inner and same(extents[d] % inner, 0):
         raise SplitNeeded(d, inner)
     raise NotAffine

@@ -47,7 +47,7 @@ class Affine:
         return Affine(self.offset + by, self.strides)
 
     def __str__(self) -> str:
-        terms = [f"{s}*i{d}" for d, s in enumerate(self.strides) if s]
+        terms = [f"{s}*i{d}" for d, s in enumerate(self.strides) if not same(s, 0)]
         return " + ".join(([str(self.offset)] if not same(self.offset, 0) or not terms else []) + terms)
 
 
@@ -128,7 +128,7 @@ class Body:
             if instr.kind == "load":
                 guards = list(instr.attrs[2])
             affine += [g.index for g in guards]
-            if any(a.strides[d] for a in affine for d in dims) or found.intersection(instr.args):
+            if any(not same(a.strides[d], 0) for a in affine for d in dims) or found.intersection(instr.args):
                 found.add(i)
         return found
 

@@ -87,8 +87,8 @@ def _compared(relation: str, swapped: bool) -> Any:
 def _refused(what: str) -> Any:
     def refuse(self: Dim, *_: Any) -> NoReturn:
         raise ArgumentError(
-            f"{what} of the symbolic size {self.form.text}: its value is not known when a kernel is made, expected a plain int; "
-            "keep this axis concrete"
+            f"{what} of the symbolic size {self.form.text}: its value is not known when a kernel is made, expected a "
+            "plain int; keep this axis concrete"
         )
 
     return refuse

@@ -19,6 +19,8 @@ import numpy as np
 
 from vkdnn.errors import ArgumentError
 
+MAX_CORNERS = 8  # symbols of a form whose value at all corners of the ranges is computed
+
 
 @dataclass(frozen=True)
 class Symbol:
@@ -121,9 +123,10 @@ class Form:
 
     @cached_property
     def bounds(self) -> tuple[int, int]:
-        """Bounds of the form over the ranges; exact where it has degree 1 in every symbol and no calls."""
+        """Bounds of the form over the ranges; exact where it has degree 1 in each of a few symbols and no calls."""
         atoms = {a for monomial, _ in self.terms for a in monomial}
-        if all(isinstance(a, Symbol) for a in atoms) and all(len(set(m)) == len(m) for m, _ in self.terms):
+        linear = all(isinstance(a, Symbol) for a in atoms) and all(len(set(m)) == len(m) for m, _ in self.terms)
+        if linear and len(self.symbols) <= MAX_CORNERS:
             corners = [
                 int(self.value({s.name: v for s, v in zip(self.symbols, at, strict=True)}))
                 for at in itertools.product(*((s.low, s.high) for s in self.symbols))

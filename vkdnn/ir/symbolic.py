@@ -85,7 +85,7 @@ def definitions(names: Mapping[Form, int]) -> list[str]:
     """
     lines = []
     for form, k in names.items():
-        lines += [f"#define size{k}u ({_glsl(form)})", f"#define size{k} int(size{k}u)"]
+        lines += [f"#define size{k}u {_glsl(form)}", f"#define size{k} int(size{k}u)"]
     return lines
 
 
@@ -94,8 +94,10 @@ def _glsl(form: Form) -> str:
 
     def write(part: Formula) -> str:
         if isinstance(part, list):
-            a, b = write(part[1]), write(part[2])
-            return f"{part[0]}({a}, {b})" if part[0] in ("min", "max") else f"({a} {part[0].replace('//', '/')} {b})"
+            op, a, b = part[0], write(part[1]), write(part[2])
+            return (
+                f"uint({op}(int({a}), int({b})))" if op in ("min", "max") else f"({a} {'/' if op == '//' else op} {b})"
+            )
         return f"symbol_{part}" if isinstance(part, str) else f"{part & 0xFFFFFFFF}u"
 
     return write(formula_of(form))
@@ -104,9 +106,10 @@ def _glsl(form: Form) -> str:
 def _fits(form: Form, low: int = 0) -> None:
     for monomial, _ in form.terms:
         for atom in monomial:
-            if isinstance(atom, Call):  # operands are uints, which wrap: only what is added and multiplied may be below
-                _fits(atom.a)
-                _fits(atom.b)
+            if isinstance(atom, Call):  # uints wrap, but what is divided must be a number of its own
+                least = 0 if atom.op == "//" else -(2**31)
+                _fits(atom.a, least)
+                _fits(atom.b, least)
     if form.bounds[0] < low or form.bounds[1] >= 2**31:
         raise ArgumentError(
             f"size {form.text}: between {form.bounds[0]} and {form.bounds[1]}, expected {low} to {2**31 - 1}; "

@@ -22,6 +22,7 @@ from vkdnn.dtypes import DType
 from vkdnn.ir import build
 from vkdnn.ir.body import Affine, strided
 from vkdnn.ir.define import evaluate
+from vkdnn.ir.dims import largest, maximum
 from vkdnn.ir.node import Node
 from vkdnn.ir.ops import OPS
 from vkdnn.kernels.base import Array, Cost, Groups, KernelSpec, Operand, Results, Target, group_count
@@ -71,7 +72,7 @@ class CumulateSpec(KernelSpec):
     @property
     def blocks(self) -> int:
         """Blocks walked: all, or for totals all but the last."""
-        return -(-self.length // BLOCK) - (self.stage == "total")
+        return maximum(-(-self.length // BLOCK) - (self.stage == "total"), 0)
 
     def text(self) -> str:
         inputs = "".join(f"\n  in{i} {d} [{a}]" for i, (a, d) in enumerate(zip(self.index, self.inputs, strict=True)))
@@ -116,7 +117,7 @@ class CumulateSpec(KernelSpec):
     def _results(self, sizes: tuple[int, ...], given: Sequence[Array], inputs: Sequence[Array]) -> Array:
         before = None
         if len(inputs) > len(given):
-            shape = (sizes[0], self.blocks - 1, self.inner)
+            shape = (sizes[0], max(self.blocks - 1, 0), self.inner)
             index = self.index[-1]
             before = np.broadcast_to(strided(inputs[-1], index.offset, index.strides, shape), shape)
         return _recurred(self, given, before) if self.pair else _cumulated(self, given[0], before)
@@ -215,8 +216,8 @@ def _cumulate(form: str, args: tuple[Node, ...]) -> Node:
         return args[-1]
     dtype = args[0].dtype
     before: tuple[Node, ...] = ()
-    if length > BLOCK:
-        totals = (outer, -(-length // BLOCK) - 1, inner)
+    if largest(length) > BLOCK:  # of a symbolic length of one block there are no totals, and nobody meets them
+        totals = (outer, maximum(-(-length // BLOCK) - 1, 0), inner)
         found = build.call(FAMILY, args, CumulateParameters(form, "total"), ((totals, dtype),) * len(args))
         before = (_cumulate(OVER_BLOCKS if form == RECURRENCE else form, tuple(found)),)
     (out,) = build.call(FAMILY, args + before, CumulateParameters(form, "result"), ((args[0].shape, dtype),))
