@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import namedtuple
 from collections.abc import Mapping
 from typing import Any
 
@@ -100,7 +101,7 @@ class _Checker:
             if output.replaces is not None:
                 _number(output.replaces, program.inputs, f"outputs[{i}].replaces")
         for what, tree, kind in (("arguments", program.arguments, "list"), ("keywords", program.keywords, "dict")):
-            if not isinstance(tree, dict) or kind not in tree:
+            if not isinstance(tree, dict) or list(tree) != [kind]:
                 raise RecordError(f"{what} is no {kind}")
         _check_tree(program.arguments, program.keywords, len(program.inputs), "arguments and keywords")
         _check_tree(program.result, None, len(program.outputs), "result")
@@ -157,11 +158,30 @@ class _Checker:
 
 def _check_tree(tree: Tree, more: Tree, count: int, where: str) -> None:
     try:
+        _check_node(tree)
+        _check_node(more)
         found = leaves(tree) + leaves(more)
     except (TypeError, ValueError, KeyError, AttributeError):
         raise RecordError(f"{where}: no tree of objects with one of list, tuple and dict") from None
     if found != list(range(count)):
         raise RecordError(f"{where} name {found}, expected 0 to {count - 1} in order")
+
+
+def _check_node(node: Any) -> None:
+    """Raises TypeError, ValueError or AttributeError for what is no tree."""
+    if node is None or (isinstance(node, int) and not isinstance(node, bool)):
+        return
+    names = {k: node[k] for k in ("name", "fields") if k in node and "tuple" in node}
+    ((kind, children),) = ((k, v) for k, v in node.items() if k not in names)
+    if kind not in ("list", "tuple", "dict") or not isinstance(children, dict if kind == "dict" else list):
+        raise ValueError
+    inner: Any = children.values() if kind == "dict" else children
+    if names:
+        made: Any = namedtuple(names["name"], names["fields"])
+        if len(made._fields) != len(inner):
+            raise ValueError
+    for child in inner:
+        _check_node(child)
 
 
 def leaves(tree: Tree) -> list[int]:
@@ -170,6 +190,6 @@ def leaves(tree: Tree) -> list[int]:
         return []
     if isinstance(tree, int):
         return [tree]
-    (kind,) = (k for k in ("list", "tuple", "dict") if k in tree)
-    children = tree[kind].values() if kind == "dict" else tree[kind]  # type: ignore[call-overload]
-    return [leaf for child in children for leaf in leaves(child)]
+    parts: Any = tree
+    (children,) = (v for k, v in parts.items() if k not in ("name", "fields"))
+    return [leaf for child in (children.values() if isinstance(children, dict) else children) for leaf in leaves(child)]
