@@ -175,10 +175,10 @@ def _check_node(node: Any) -> None:
     ((kind, children),) = ((k, v) for k, v in node.items() if k not in names)
     if kind not in ("list", "tuple", "dict") or not isinstance(children, dict if kind == "dict" else list):
         raise ValueError
-    inner: Any = children.values() if kind == "dict" else children
+    inner: list[Any] = [*children.values()] if isinstance(children, dict) else children
     if names:
-        made: Any = namedtuple(names["name"], names["fields"])
-        if len(made._fields) != len(inner):
+        factory: Any = namedtuple
+        if len(factory(names["name"], names["fields"])._fields) != len(inner):
             raise ValueError
     for child in inner:
         _check_node(child)
