@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import vkdnn as vk
 from vkdnn.aot.formulas import evaluate
 from vkdnn.aot.manifest import SCHEMA, schema_text
 from vkdnn.aot.reading import read_manifest
@@ -272,3 +273,54 @@ def test_no_manifest_ends_in_another_error(tmp_path, data):
         read_manifest(tmp_path)
     with contextlib.suppress(BundleError):
         KernelTable.read(tmp_path)
+
+
+def problems(data, rule, schema, where="manifest"):
+    """What a JSON Schema has against data; of the keywords, those that ours has."""
+    if "$ref" in rule:
+        yield from problems(data, schema["$defs"][rule["$ref"].rpartition("/")[2]], schema, where)
+    types = {"integer": int, "string": str, "boolean": bool, "null": type(None), "array": list, "object": dict}
+    named = rule.get("type", list(types))
+    fits = [isinstance(data, types[n]) and (n == "boolean") == isinstance(data, bool) for n in _listed(named)]
+    if not any(fits):
+        yield f"{where}: {data!r} is no {named}"
+        return
+    if "enum" in rule and data not in rule["enum"]:
+        yield f"{where}: {data!r}"
+    if "oneOf" in rule and sum(not list(problems(data, r, schema, where)) for r in rule["oneOf"]) != 1:
+        yield f"{where}: {data!r} is none of {rule['oneOf']}"
+    if isinstance(data, int) and data < rule.get("minimum", data):
+        yield f"{where}: {data!r} is too small"
+    if isinstance(data, list):
+        first = rule.get("prefixItems", [])
+        if not rule.get("minItems", 0) <= len(data) <= rule.get("maxItems", len(data)):
+            yield f"{where}: {len(data)} items"
+        for i, x in enumerate(data):
+            yield from problems(x, first[i] if i < len(first) else rule.get("items", {}), schema, f"{where}[{i}]")
+    if isinstance(data, dict):
+        yield from (f"{where}.{n} is missing" for n in rule.get("required", ()) if n not in data)
+        for n, x in data.items():
+            inner = rule.get("properties", {}).get(n, rule.get("additionalProperties", {}))
+            yield from [f"{where}.{n} is unknown"] if inner is False else problems(x, inner, schema, f"{where}.{n}")
+
+
+def _listed(x):
+    return x if isinstance(x, list) else [x]
+
+
+def test_the_schema_takes_what_is_read_and_nothing_else(tmp_path):
+    schema = json.loads(schema_text())
+    assert list(problems(example(), schema, schema)) == []
+    vk.aot.export(lambda x: {"y": vk.softmax(x)}, [vk.aot.Spec(("n", 3))], tmp_path / "b", ranges={"n": (1, 9)})
+    assert json.loads((tmp_path / "b" / SCHEMA).read_text()) == schema
+    manifest = json.loads((tmp_path / "b" / "manifest.json").read_text())
+    assert list(problems(manifest, schema, schema)) == []
+    for path, value in (
+        ("program.dispatches.0.push.0", ["^", 1, 2]), ("program.values.0.dtype", "float64"), ("kernels.0.size", 1),
+        ("program.dispatches.0.groups", [1, 1]), ("probe", True), ("extra", 1), ("program.submissions.0.0", "a"),
+    ):  # fmt: skip
+        wrong = json.loads(json.dumps(manifest))
+        put(path, value)(wrong)
+        assert list(problems(wrong, schema, schema)), path
+    del manifest["limits"]["memory"]
+    assert list(problems(manifest, schema, schema)) == ["manifest.limits.memory is missing"]
