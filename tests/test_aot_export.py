@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -395,3 +398,14 @@ def test_devices_whose_arithmetic_does_not_do_are_refused(tmp_path, monkeypatch)
     monkeypatch.setenv("VKDNN_STRATEGIES", "division=remainder")
     with pytest.raises(BundleError, match="whose own division keep"):
         vk.aot.load(tmp_path / "b")
+
+
+def test_a_portable_bundle_is_built_where_there_is_no_device(tmp_path):
+    code = f"""
+import vkdnn as vk
+vk.aot.export(lambda x: vk.exp(x) * vk.arange(4), [vk.aot.Spec((3, 4))], {str(tmp_path / "b")!r})
+"""
+    environment = {**os.environ, "VK_DRIVER_FILES": "/nonexistent"}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=120)
+    x = numbers(3, 4)
+    same(vk.aot.load(tmp_path / "b")(x), vk.jit(lambda x: vk.exp(x) * vk.arange(4))(x))
