@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import sys
+import tempfile
 import traceback
 import warnings
 from collections.abc import Mapping
@@ -111,6 +112,7 @@ def _forget() -> None:
     compiler._runs = 0
     store._warned.clear()
     shader.LOCK_SECONDS = _PATIENCE  # type: ignore[misc]
+    compiler._SECOND_FOLDER = tempfile.gettempdir()  # the driver's, which it takes away
 
 
 def _take_on(traits: frozenset[str], rng: random.Random) -> None:
