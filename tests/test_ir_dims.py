@@ -6,6 +6,7 @@ import copy
 import itertools
 import math
 import pickle
+import re
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 from vkdnn.errors import ArgumentError
 from vkdnn.ir import dims
 from vkdnn.ir.dims import evaluate, formula, guards, largest, smallest, symbol
-from vkdnn.ir.symbolic import alike, concrete, symbols
+from vkdnn.ir.symbolic import alike, concrete, definitions, symbols
 
 
 @pytest.fixture
@@ -78,6 +79,27 @@ def test_expressions_have_the_values_of_python() -> None:
             assert evaluate(formula(found), {"t": x, "b": y}) == want
             assert concrete(found, {"t": x, "b": y}) == want
             assert low <= want <= high
+
+
+def test_shaders_compute_the_same_in_32_bits() -> None:
+    t, b = symbol("t", 90, 1, 300), symbol("b", 2, 1, 4)
+    forms = [t * b - 5, -(-t // 128) * 128 - t, dims.maximum((t + 127) // 128 - 2, 0) * b, t % 64 + (t - b) * -3]
+    with dims.named() as names:
+        printed = [f"{x}u" for x in forms]
+    macros = [line.split(" ", 2)[1:] for line in definitions(names)]
+    assert printed == [name for name, _ in macros[::2]] == [f"size{k}u" for k in range(4)]
+    for x, (_, text) in zip(forms, macros[::2], strict=True):
+        code = re.sub(r"(\d+)u", r"U(\1)", text).replace("/", "//")
+        for values in ({"t": 1, "b": 1}, {"t": 128, "b": 4}, {"t": 129, "b": 3}, {"t": 300, "b": 4}):
+            known = {f"symbol_{name}": np.uint32(n) for name, n in values.items()}
+            with np.errstate(over="ignore"):
+                found = eval(code, {"U": np.uint32, "uint": np.uint32, "int": np.int32, "max": max, **known})
+            assert np.uint32(found).view(np.int32) == evaluate(formula(x), values)
+    for wrong in (t * 2**30, (t - 5) // b):
+        with dims.named() as names:
+            str(wrong)
+        with pytest.raises(ArgumentError, match="narrow the ranges"):
+            definitions(names)
 
 
 def test_ranges_decide(tokens: int, batch: int) -> None:

@@ -103,6 +103,19 @@ def test_the_longest_fold() -> None:
     check(lambda x: vk.softmax(x, -1), [((2, "tokens"), F)], {"tokens": (1, 32_768)}, *sizes)
 
 
+def test_folds_of_several_spans() -> None:
+    sizes = [{"tokens": n} for n in (1, 129, 32_767, 32_768, 32_769, 65_536, 65_537, 100_000)]
+    arguments = [((2, "tokens"), F)]
+
+    def function(x: Any) -> Any:
+        return vk.sum(x, 1), vk.max(x), vk.argmax(x, 1), vk.moments(x, 1)
+
+    check(function, arguments, {"tokens": (1, 100_000)}, *sizes)
+    loss = vk.value_and_grad(lambda x: vk.mean(vk.tanh(x) ** 2))
+    sizes = [{"batch": b, "tokens": n} for b, n in ((1, 1), (16, 2048), (11, 4093))]
+    check(loss, [(("batch", "tokens"), F)], {"batch": (1, 16), "tokens": (1, 4096)}, *sizes)
+
+
 def test_a_variance_needs_two_elements() -> None:
     arguments, sizes = ROWS, [{"tokens": n} for n in (2, 129, 300)]
     check(lambda x: vk.var(x, 0, correction=1), arguments, {"tokens": (2, 300)}, *sizes)
@@ -243,11 +256,6 @@ def test_lengths_that_may_differ_do_not_meet() -> None:
         traced(lambda x, y: x + y, [(("batch", 1), F), (("tokens", 1), F)], BATCHES)
     with pytest.raises(ShapeError, match="do not broadcast"):
         traced(lambda x: x + vk.zeros((7, 5)), ROWS, UP_TO_300)
-
-
-def test_folds_of_several_spans_are_refused() -> None:
-    with pytest.raises(ArgumentError, match=r"tokens from 1 to 60000: .*32768.*asked in vkdnn.fusion.spans"):
-        traced(lambda x: vk.sum(x), [(("tokens",), F)], {"tokens": (1, 60_000)})
 
 
 def test_too_many_elements_are_refused() -> None:

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 
 from vkdnn.fusion.attention import is_long_attention, split_attention
 from vkdnn.ir import build
-from vkdnn.ir.node import Node, make, toposort
+from vkdnn.ir.dims import Dim, largest
+from vkdnn.ir.monoids import MONOIDS
+from vkdnn.ir.node import Node, const, make, toposort
 from vkdnn.kernels.fold import SPAN
 
 
@@ -37,7 +39,7 @@ def cut_long(outputs: Sequence[Node]) -> list[Node]:
 
 
 def _is_long(node: Node) -> bool:
-    return node.kind == "fold" and node.buffer is None and _length(node) > SPAN
+    return node.kind == "fold" and node.buffer is None and largest(_length(node)) > SPAN
 
 
 def _length(node: Node) -> int:
@@ -56,8 +58,10 @@ def _cut(node: Node, fields: tuple[Node, ...]) -> Node:
 def _fold_rows(name: str, fields: tuple[Node, ...]) -> tuple[Node, ...]:
     """Fields [..., n] folded over their last axis, of any length."""
     rows, n = fields[0].shape[:-1], fields[0].shape[-1]
-    if n <= SPAN:
+    if largest(n) <= SPAN:
         return build.fold_fields(name, fields, (len(rows),))
+    if isinstance(n, Dim):
+        return _fold_filled(name, fields)
     whole = n // SPAN
     ones = (1,) * (len(rows) + 1)
     start = (0,) * len(rows)
@@ -76,3 +80,19 @@ def _fold_rows(name: str, fields: tuple[Node, ...]) -> tuple[Node, ...]:
             for x, y in zip(folded, tail, strict=True)
         )
     return _fold_rows(name, folded)
+
+
+def _fold_filled(name: str, fields: tuple[Node, ...]) -> tuple[Node, ...]:
+    """_fold_rows() of a symbolic length: the last span is filled up with the identity, which changes no bit, and what
+    one span alone gives is folded once more, which changes none either."""
+    rows, n = fields[0].shape[:-1], fields[0].shape[-1]
+    count = -(-n // SPAN)
+    inside = build.iota((*rows, count * SPAN), len(rows)) < n
+    none = (0,) * len(rows)
+    filled = []
+    for x, field in zip(fields, MONOIDS[name].fields, strict=True):
+        padded = build.pad(x, (*none, 0), (*none, count * SPAN - n))
+        identity = const(field.identity[x.dtype.category], x.dtype)
+        filled.append(build.reshape(build.apply("where", inside, padded, identity), (*rows, count, SPAN)))
+    folded = build.fold_fields(name, tuple(filled), (len(rows) + 1,))
+    return _fold_rows(name, tuple(build.reshape(x, (*rows, count)) for x in folded))

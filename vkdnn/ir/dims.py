@@ -13,10 +13,10 @@ other sizes, 1 included, and of what holds sizes (dataclasses) is decided inside
 layers ask it to choose among forms that have the same bits, of which the one for different sizes is right for equal
 ones too. Asked elsewhere (by the function that is traced) it is as strict as ``<``.
 
-Supported. Any axis of elementwise kernels, views, gathers, products (rows, columns, k, batches) and folds of up to
-32,768 elements; sequences, batches of attention and scans in both orders; cumulations where the range stays within one
-number of levels (up to 128, to 16,384, ...). Not supported, and refused: axes that are sorted or scattered to, the
-widths of heads in attention and scans, and what a guard of a host decision excludes.
+Supported. Any axis of elementwise kernels, views, gathers, products (rows, columns, k, batches), folds and cumulations;
+rows of scatters into one table; sequences and batches of attention and of scans in both orders; and their gradients.
+Not supported, and refused: axes that are sorted, indices along an axis of several tables (put_along_axis), widths and
+numbers of heads in attention and scans, and what a guard of a decision on the host excludes.
 """
 
 from __future__ import annotations
