@@ -5,6 +5,7 @@ It must never return SPIR-V that another compiler, other flags or another text p
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
@@ -24,6 +25,7 @@ __all__ = ["Compiler", "ShaderRequest", "Source", "Store", "compile_count", "com
 
 Progress = Callable[[int, int, str], None]
 KIND = "shaders"
+_NAMED = 8  # shaders that a message names
 
 _STARTED = time.time()
 _lock = threading.Lock()
@@ -46,7 +48,13 @@ def _compiled(requests: Sequence[ShaderRequest], progress: Progress | None) -> l
     """What no bundle has."""
     if not requests:
         return []
-    compiler = Compiler.find()
+    only_stored = os.environ.get("VKDNN_AOT_ONLY") == "1"
+    try:
+        compiler = Compiler.find()
+    except CompileError:
+        if only_stored:  # without its version nothing is found in the store
+            raise _forbidden(requests) from None
+        raise
     store = default_store(KIND)
     components = [request.components(compiler.version, compiler.flags) for request in requests]
     keys = [key_of(KIND, parts) for parts in components]
@@ -62,21 +70,24 @@ def _compiled(requests: Sequence[ShaderRequest], progress: Progress | None) -> l
         else:
             ready[key] = stored.contents["spirv"]
     if missing:
-        _check_allowed(missing.values())
+        if only_stored:
+            raise _forbidden(missing.values())
         ready.update(_Compilation(compiler, store).run(missing, progress))
     with _lock:
         _memo.update(ready)
     return [ready[key] for key in keys]
 
 
-def _check_allowed(missing: Collection[ShaderRequest]) -> None:
-    if os.environ.get("VKDNN_AOT_ONLY") == "1":
-        count = "1 shader is" if len(missing) == 1 else f"{len(missing)} shaders are"
-        labels = ", ".join(request.label for request in missing)
-        raise CompileError(
-            f"{count} neither in VKDNN_AOT's bundles nor stored, and VKDNN_AOT_ONLY=1 forbids compiling: {labels}; "
-            "build the bundle again with `vkdnn aot build`, fill the store with `vkdnn cache warm`, or unset it"
-        )
+def _forbidden(missing: Collection[ShaderRequest]) -> CompileError:
+    """The error for shaders that would have to be compiled."""
+    named = [f"{request.label} ({request.identity[:12]})" for request in itertools.islice(missing, _NAMED)]
+    count = "1 shader is" if len(missing) == 1 else f"{len(missing)} shaders are"
+    more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+    return CompileError(
+        f"{count} neither in VKDNN_AOT's bundles nor stored, and VKDNN_AOT_ONLY=1 forbids compiling: "
+        f"{', '.join(named)}{more}; build the bundle again with `vkdnn aot build`, fill the store with "
+        "`vkdnn cache warm`, or unset it"
+    )
 
 
 class _Compilation:
