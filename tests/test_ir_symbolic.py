@@ -218,6 +218,18 @@ def test_gpt(settings: dict[str, Any]) -> None:
     check(forward, arguments, BATCHES, *(FEW if settings else SIZES))
 
 
+@pytest.mark.parametrize(
+    "model", [vk.nn.RAPTModel(vk.nn.RAPTConfig(**RAPT)), vk.nn.GPTModel(vk.nn.GPTConfig(**GPT))], ids=["rapt", "gpt"]
+)
+def test_several_documents_in_a_row(model: Any) -> None:
+    _, (arguments, structure) = _model(model)
+
+    def forward(tokens: Any, boundary: Any, *weights: Any) -> Any:
+        return model(tree.unflatten(structure, list(weights)), tokens, boundary)
+
+    check(forward, [arguments[0], *arguments], BATCHES, *FEW[1:], top=3)
+
+
 def test_a_gradient_of_rapt() -> None:
     model = vk.nn.RAPTModel(vk.nn.RAPTConfig(**{**RAPT, "layers": 1}))  # type: ignore[arg-type]
     _, (arguments, structure) = _model(model)

@@ -10,6 +10,7 @@ from functools import cache
 
 from vkdnn.dtypes import DType, as_dtype
 from vkdnn.ir import build
+from vkdnn.ir.dims import never_above
 from vkdnn.ir.node import VIEWS, Node, Shape, leaf, make, never_arrays, toposort
 
 
@@ -122,7 +123,7 @@ def _widened(node: Node) -> bool:
             arg = arg.args[0]
         return arg.size
 
-    return all(size(a) < node.size for a in node.args)
+    return not any(never_above(node.size, size(a)) for a in node.args)
 
 
 def spread(node: Node, shape: Shape, known: dict[Node, Node]) -> Node:
