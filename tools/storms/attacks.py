@@ -106,8 +106,9 @@ def _swap(folder: Path, rng: random.Random) -> Undo:
 @attack("copy one over another")
 def _copy(folder: Path, rng: random.Random) -> Undo:
     pair = _some(folder, rng, 2)
-    with contextlib.suppress(OSError):
-        pair[-1].write_bytes(pair[0].read_bytes() if pair else b"")
+    if len(pair) == 2:
+        with contextlib.suppress(OSError):
+            pair[1].write_bytes(pair[0].read_bytes())
     return None
 
 

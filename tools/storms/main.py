@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if not options.no_mount:
         _go_apart()
-    with tempfile.TemporaryDirectory(prefix="vkdnn-storm-") as folder:
+    with tempfile.TemporaryDirectory(prefix="vkdnn-storm-", ignore_cleanup_errors=True) as folder:
         try:
             storm = Storm(options, Path(folder))
         except VkdnnError as error:
@@ -93,6 +93,7 @@ class Storm:
         self.options, self.folder, self.store = options, folder, folder / "store"
         self.random = random.Random(options.seed)
         self.failures: list[str] = []
+        self.running: list[Worker] = []
         self.done: Counter[str] = Counter()
         self.workers: Counter[str] = Counter()
         (folder / "quick").mkdir()
@@ -111,6 +112,10 @@ class Storm:
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
     def end(self) -> None:
+        for worker in self.running:
+            if not _ended(worker):
+                os.killpg(worker.pid, signal.SIGKILL)
+                os.waitpid(worker.pid, 0)
         if self.mounted:
             subprocess.run(["umount", "--lazy", str(self.store)], capture_output=True, check=False)
 
@@ -152,6 +157,7 @@ class Storm:
             )
             for k in range(self.options.processes)
         ]  # fmt: skip
+        self.running = workers
         undo = []
         span = _SPAN["real" if real else "quick"]
         for _ in range(rng.randint(1, 5)):
@@ -161,7 +167,8 @@ class Storm:
             else:
                 name = rng.choice(self.attacks)
                 self.done[name] += 1
-                undo.append(ATTACKS[name](self.store, rng))
+                with contextlib.suppress(OSError):  # what is attacked may be gone, or read-only by now
+                    undo.append(ATTACKS[name](self.store, rng))
         self._wait(number, workers)
         for call in filter(None, reversed(undo)):
             call()
