@@ -178,18 +178,20 @@ def test_a_kernel_is_rendered_as_recorded(golden):
 
 
 @pytest.mark.parametrize(
-    ("graph", "target", "name"),
+    ("graph", "target", "place", "name"),
     [
-        ("softmax", 0, "fold_by_invocation"),
-        ("softmax", 1, "fold_by_workgroup"),
-        ("product", 0, "matmul_direct"),
-        ("product", 1, "matmul_staged"),
-        ("views", 0, "expr_views"),
+        ("softmax", 0, 0, "fold_by_invocation"),
+        ("softmax", 1, 0, "fold_holding"),
+        ("softmax", 1, 1, "fold_by_workgroup"),
+        ("product", 0, 0, "matmul_direct"),
+        ("product", 1, 0, "matmul_staged"),
+        ("views", 0, 0, "expr_views"),
+        ("views", 1, 0, "expr_several"),
     ],
 )
-def test_each_family_is_rendered_as_recorded(golden, graph, target, name):
+def test_each_family_is_rendered_as_recorded(golden, graph, target, place, name):
     (spec,) = specs(graph)
-    golden(f"{name}.comp", without_library(render(spec, spec.schedules(TARGETS[target])[0], ())))
+    golden(f"{name}.comp", without_library(render(spec, spec.schedules(TARGETS[target])[place], ())))
 
 
 def test_halves_and_integer_folds_are_rendered_as_recorded(golden):

@@ -23,9 +23,9 @@ def spec_of(*results):
     return step.spec
 
 
-@pytest.fixture(params=[128, 64])
+@pytest.fixture(params=[(128,), (64,), (128, 4)], ids=str)
 def forced(request, monkeypatch):
-    monkeypatch.setattr(ExprSpec, "schedules", lambda self, target: (ExprSchedule(request.param),))
+    monkeypatch.setattr(ExprSpec, "schedules", lambda self, target: (ExprSchedule(*request.param),))
 
 
 def test_an_expression_over_broadcasts(both, forced):

@@ -1,4 +1,4 @@
-"""Reductions: the written order (128 lanes, a tree, spans of 32,768) told anew, on both schedules."""
+"""Reductions: the written order (128 lanes, a tree, spans of 32,768) told anew, on every schedule."""
 
 import itertools
 import math
@@ -14,6 +14,7 @@ from vkdnn.dtypes import float32
 from vkdnn.fusion.schedule import schedule
 from vkdnn.ir.define import evaluate
 from vkdnn.ir.node import leaf
+from vkdnn.kernels.base import Target
 from vkdnn.kernels.fold import FoldSchedule, FoldSpec
 from vkdnn.numerics import basic
 from vkdnn.numerics.flush import exact, flush
@@ -54,10 +55,16 @@ def hard_rows(n, seed=0):
     return flush(np.stack(rows).astype(np.float32))
 
 
-@pytest.fixture(params=[False, True], ids=["invocation", "workgroup"])
+@pytest.fixture(params=["invocation", "workgroup", "holding"])
 def forced(request, monkeypatch):
-    """Every fold of the test takes one schedule."""
-    monkeypatch.setattr(FoldSpec, "schedules", lambda self, target: (FoldSchedule(request.param),))
+    """Every fold of the test takes one schedule; those that cannot hold their elements are folded without."""
+    legal = FoldSpec.schedules
+
+    def one(self, target):
+        holding = [s for s in legal(self, Target(software=False)) if s.held] if request.param == "holding" else []
+        return (holding[0] if holding else FoldSchedule(request.param != "invocation"),)
+
+    monkeypatch.setattr(FoldSpec, "schedules", one)
 
 
 def test_a_sum_has_the_written_order(both):

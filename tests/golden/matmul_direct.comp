@@ -18,7 +18,6 @@ layout(push_constant) uniform Push {
 
 // out[batch, m, n] = epilogue(sum over k of a[batch, m, k] * b[batch, k, n]).
 // Order along k: in sequence from +0 inside blocks of 128, block sums added in sequence.
-
 void main() {
     uint local_n = gl_LocalInvocationID.x;
     uint local_m = gl_LocalInvocationID.y;

@@ -18,113 +18,146 @@ layout(push_constant) uniform Push {
 
 // out[batch, m, n] = epilogue(sum over k of a[batch, m, k] * b[batch, k, n]).
 // Order along k: in sequence from +0 inside blocks of 128, block sums added in sequence.
-shared float tile_a[16][64 + 1];
-shared float tile_b[16][64];
+#extension GL_EXT_control_flow_attributes : require
+// A workgroup has a tile of 64 x 64. While it multiplies 16 steps of k that lie in shared memory,
+// the loads of the next ones are under way. Steps past the end of k multiply +0 by -0: adding -0 changes no sum.
+shared vec4 tile_a[16][17];
+shared vec4 tile_b[16][17];
 
 void main() {
-    uint local_n = gl_LocalInvocationID.x;
-    uint local_m = gl_LocalInvocationID.y;
-    uint local = local_m * 16u + local_n;
+    uint local = gl_LocalInvocationIndex;
+    // 32 neighbours have 4 x 8 places of the tile: the fewer different vectors they read, the better.
+    uint local_n = local / 32u % 2u * 8u + local % 8u;
+    uint local_m = local / 64u * 4u + local % 32u / 8u;
+    float past_a = ZERO, past_b = NEGATIVE_ZERO;
     for (uint batch = gl_WorkGroupID.z; batch < batches; batch += gl_NumWorkGroups.z)
     for (uint tile_row = gl_WorkGroupID.y; tile_row * 64u < 6u; tile_row += gl_NumWorkGroups.y)
     for (uint tile_column = gl_WorkGroupID.x; tile_column * 64u < 40u; tile_column += gl_NumWorkGroups.x) {
         uint i0 = batch;
-        // Spare rows and columns read the last ones and discard the result.
-        uint row0 = min(tile_row * 64u + 0u + local_m, 5u);
-        uint row1 = min(tile_row * 64u + 16u + local_m, 5u);
-        uint row2 = min(tile_row * 64u + 32u + local_m, 5u);
-        uint row3 = min(tile_row * 64u + 48u + local_m, 5u);
-        uint column0 = min(tile_column * 64u + 0u + local_n, 39u);
-        uint column1 = min(tile_column * 64u + 16u + local_n, 39u);
-        uint column2 = min(tile_column * 64u + 32u + local_n, 39u);
-        uint column3 = min(tile_column * 64u + 48u + local_n, 39u);
-        float total[16];
-        for (uint e = 0u; e < 16u; ++e) total[e] = ZERO;
-        for (uint block = 0u; block < 200u; block += 128u) {
+        uint first_m = tile_row * 64u, first_n = tile_column * 64u;
+        float next_a[4], next_b[4];
+        float total0_0 = ZERO, total0_1 = ZERO, total0_2 = ZERO, total0_3 = ZERO;
+        float total1_0 = ZERO, total1_1 = ZERO, total1_2 = ZERO, total1_3 = ZERO;
+        float total2_0 = ZERO, total2_1 = ZERO, total2_2 = ZERO, total2_3 = ZERO;
+        float total3_0 = ZERO, total3_1 = ZERO, total3_2 = ZERO, total3_3 = ZERO;
+        [[unroll]] for (uint u = 0u; u < 4u; ++u) {
+            uint e = local + u * 256u;
+            uint k = 0u + e % 16u, m = min(first_m + e / 16u, 5u);
+            bool inside = k < 200u;
+            k = min(k, 199u);
+            float value = in0[base_in0 + m * 200u + k];
+            next_a[u] = inside ? value : past_a;
+        }
+        [[unroll]] for (uint u = 0u; u < 4u; ++u) {
+            uint e = local + u * 256u;
+            uint k = 0u + e / 64u, n = min(first_n + e % 64u, 39u);
+            bool inside = k < 200u;
+            k = min(k, 199u);
+            float value = in1[base_in1 + k * 40u + n];
+            next_b[u] = inside ? value : past_b;
+        }
+        [[dont_unroll]] for (uint block = 0u; block < 200u; block += 128u) {
             uint block_end = min(block + 128u, 200u);
             float sum0_0 = ZERO, sum0_1 = ZERO, sum0_2 = ZERO, sum0_3 = ZERO;
             float sum1_0 = ZERO, sum1_1 = ZERO, sum1_2 = ZERO, sum1_3 = ZERO;
             float sum2_0 = ZERO, sum2_1 = ZERO, sum2_2 = ZERO, sum2_3 = ZERO;
             float sum3_0 = ZERO, sum3_1 = ZERO, sum3_2 = ZERO, sum3_3 = ZERO;
-            for (uint stage = block; stage < block_end; stage += 16u) {
+            [[dont_unroll]] for (uint stage = block; stage < block_end; stage += 16u) {
                 barrier();
-                for (uint e = local; e < 1024u; e += 256u) {
-                    uint k = min(stage + e % 16u, 199u);
-                    uint m = min(tile_row * 64u + e / 16u, 5u);
-                    tile_a[e % 16u][e / 16u] = in0[base_in0 + m * 200u + k];
+                [[unroll]] for (uint u = 0u; u < 4u; ++u) {
+                    uint e = local + u * 256u;
+                    uint k = e % 16u, m = e / 16u;
+                    tile_a[k][m / 4u][m % 4u] = next_a[u];
                 }
-                for (uint e = local; e < 1024u; e += 256u) {
-                    uint k = min(stage + e / 64u, 199u);
-                    uint n = min(tile_column * 64u + e % 64u, 39u);
-                    tile_b[e / 64u][e % 64u] = in1[base_in1 + k * 40u + n];
+                [[unroll]] for (uint u = 0u; u < 4u; ++u) {
+                    uint e = local + u * 256u;
+                    uint k = e / 64u, n = e % 64u;
+                    tile_b[k][n / 4u][n % 4u] = next_b[u];
                 }
                 barrier();
-                uint stage_end = min(16u, block_end - stage);
-                for (uint s = 0u; s < stage_end; ++s) {
-                    float a0 = tile_a[s][0u + local_m];
-                    float a1 = tile_a[s][16u + local_m];
-                    float a2 = tile_a[s][32u + local_m];
-                    float a3 = tile_a[s][48u + local_m];
-                    float b0 = tile_b[s][0u + local_n];
-                    float b1 = tile_b[s][16u + local_n];
-                    float b2 = tile_b[s][32u + local_n];
-                    float b3 = tile_b[s][48u + local_n];
-                    sum0_0 = add(sum0_0, mul(a0, b0));
-                    sum0_1 = add(sum0_1, mul(a0, b1));
-                    sum0_2 = add(sum0_2, mul(a0, b2));
-                    sum0_3 = add(sum0_3, mul(a0, b3));
-                    sum1_0 = add(sum1_0, mul(a1, b0));
-                    sum1_1 = add(sum1_1, mul(a1, b1));
-                    sum1_2 = add(sum1_2, mul(a1, b2));
-                    sum1_3 = add(sum1_3, mul(a1, b3));
-                    sum2_0 = add(sum2_0, mul(a2, b0));
-                    sum2_1 = add(sum2_1, mul(a2, b1));
-                    sum2_2 = add(sum2_2, mul(a2, b2));
-                    sum2_3 = add(sum2_3, mul(a2, b3));
-                    sum3_0 = add(sum3_0, mul(a3, b0));
-                    sum3_1 = add(sum3_1, mul(a3, b1));
-                    sum3_2 = add(sum3_2, mul(a3, b2));
-                    sum3_3 = add(sum3_3, mul(a3, b3));
+                if (stage + 16u < 200u) {
+                    [[unroll]] for (uint u = 0u; u < 4u; ++u) {
+                        uint e = local + u * 256u;
+                        uint k = stage + 16u + e % 16u, m = min(first_m + e / 16u, 5u);
+                        bool inside = k < 200u;
+                        k = min(k, 199u);
+                        float value = in0[base_in0 + m * 200u + k];
+                        next_a[u] = inside ? value : past_a;
+                    }
+                    [[unroll]] for (uint u = 0u; u < 4u; ++u) {
+                        uint e = local + u * 256u;
+                        uint k = stage + 16u + e / 64u, n = min(first_n + e % 64u, 39u);
+                        bool inside = k < 200u;
+                        k = min(k, 199u);
+                        float value = in1[base_in1 + k * 40u + n];
+                        next_b[u] = inside ? value : past_b;
+                    }
+                }
+                [[unroll]] for (uint s = 0u; s < 16u; ++s) {
+                    vec4 a0 = tile_a[s][0u + local_m];
+                    vec4 b0 = tile_b[s][0u + local_n];
+                    sum0_0 = add(sum0_0, mul(a0[0], b0[0]));
+                    sum0_1 = add(sum0_1, mul(a0[0], b0[1]));
+                    sum0_2 = add(sum0_2, mul(a0[0], b0[2]));
+                    sum0_3 = add(sum0_3, mul(a0[0], b0[3]));
+                    sum1_0 = add(sum1_0, mul(a0[1], b0[0]));
+                    sum1_1 = add(sum1_1, mul(a0[1], b0[1]));
+                    sum1_2 = add(sum1_2, mul(a0[1], b0[2]));
+                    sum1_3 = add(sum1_3, mul(a0[1], b0[3]));
+                    sum2_0 = add(sum2_0, mul(a0[2], b0[0]));
+                    sum2_1 = add(sum2_1, mul(a0[2], b0[1]));
+                    sum2_2 = add(sum2_2, mul(a0[2], b0[2]));
+                    sum2_3 = add(sum2_3, mul(a0[2], b0[3]));
+                    sum3_0 = add(sum3_0, mul(a0[3], b0[0]));
+                    sum3_1 = add(sum3_1, mul(a0[3], b0[1]));
+                    sum3_2 = add(sum3_2, mul(a0[3], b0[2]));
+                    sum3_3 = add(sum3_3, mul(a0[3], b0[3]));
                 }
             }
             bool first = block == 0u;
             float next;
-            next = add(total[0], sum0_0);
-            total[0] = first ? sum0_0 : next;
-            next = add(total[1], sum0_1);
-            total[1] = first ? sum0_1 : next;
-            next = add(total[2], sum0_2);
-            total[2] = first ? sum0_2 : next;
-            next = add(total[3], sum0_3);
-            total[3] = first ? sum0_3 : next;
-            next = add(total[4], sum1_0);
-            total[4] = first ? sum1_0 : next;
-            next = add(total[5], sum1_1);
-            total[5] = first ? sum1_1 : next;
-            next = add(total[6], sum1_2);
-            total[6] = first ? sum1_2 : next;
-            next = add(total[7], sum1_3);
-            total[7] = first ? sum1_3 : next;
-            next = add(total[8], sum2_0);
-            total[8] = first ? sum2_0 : next;
-            next = add(total[9], sum2_1);
-            total[9] = first ? sum2_1 : next;
-            next = add(total[10], sum2_2);
-            total[10] = first ? sum2_2 : next;
-            next = add(total[11], sum2_3);
-            total[11] = first ? sum2_3 : next;
-            next = add(total[12], sum3_0);
-            total[12] = first ? sum3_0 : next;
-            next = add(total[13], sum3_1);
-            total[13] = first ? sum3_1 : next;
-            next = add(total[14], sum3_2);
-            total[14] = first ? sum3_2 : next;
-            next = add(total[15], sum3_3);
-            total[15] = first ? sum3_3 : next;
+            next = add(total0_0, sum0_0);
+            total0_0 = first ? sum0_0 : next;
+            next = add(total0_1, sum0_1);
+            total0_1 = first ? sum0_1 : next;
+            next = add(total0_2, sum0_2);
+            total0_2 = first ? sum0_2 : next;
+            next = add(total0_3, sum0_3);
+            total0_3 = first ? sum0_3 : next;
+            next = add(total1_0, sum1_0);
+            total1_0 = first ? sum1_0 : next;
+            next = add(total1_1, sum1_1);
+            total1_1 = first ? sum1_1 : next;
+            next = add(total1_2, sum1_2);
+            total1_2 = first ? sum1_2 : next;
+            next = add(total1_3, sum1_3);
+            total1_3 = first ? sum1_3 : next;
+            next = add(total2_0, sum2_0);
+            total2_0 = first ? sum2_0 : next;
+            next = add(total2_1, sum2_1);
+            total2_1 = first ? sum2_1 : next;
+            next = add(total2_2, sum2_2);
+            total2_2 = first ? sum2_2 : next;
+            next = add(total2_3, sum2_3);
+            total2_3 = first ? sum2_3 : next;
+            next = add(total3_0, sum3_0);
+            total3_0 = first ? sum3_0 : next;
+            next = add(total3_1, sum3_1);
+            total3_1 = first ? sum3_1 : next;
+            next = add(total3_2, sum3_2);
+            total3_2 = first ? sum3_2 : next;
+            next = add(total3_3, sum3_3);
+            total3_3 = first ? sum3_3 : next;
         }
-        for (uint e = 0u; e < 16u; ++e) {
-            uint m = tile_row * 64u + e / 4u * 16u + local_m;
-            uint n = tile_column * 64u + e % 4u * 16u + local_n;
+        float total[16];
+        total[0] = total0_0; total[1] = total0_1; total[2] = total0_2; total[3] = total0_3;
+        total[4] = total1_0; total[5] = total1_1; total[6] = total1_2; total[7] = total1_3;
+        total[8] = total2_0; total[9] = total2_1; total[10] = total2_2; total[11] = total2_3;
+        total[12] = total3_0; total[13] = total3_1; total[14] = total3_2; total[15] = total3_3;
+        [[unroll]] for (uint e = 0u; e < 16u; ++e) {
+            uint r = e / 4u, c = e % 4u;
+            uint m = first_m + r / 4u * 64u + local_m * 4u + r % 4u;
+            uint n = first_n + c / 4u * 64u + local_n * 4u + c % 4u;
             if (m < 6u && n < 40u) {
                 uint at = (batch * 6u + m) * 40u + n;
                 float sum = total[e];

@@ -6,7 +6,7 @@ A body is data (frozen, printable, the ground of cache keys); it must never depe
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,15 +107,15 @@ class Body:
     def text(self) -> str:
         return "\n".join(f"  %{i} = {instr}" for i, instr in enumerate(self.instrs))
 
-    def needed(self, roots: Iterable[int]) -> list[int]:
-        """Positions that ``roots`` depend on, in order."""
+    def needed(self, roots: Iterable[int], known: Collection[int] = ()) -> list[int]:
+        """Positions that ``roots`` depend on, in order, without what only ``known`` ones depend on."""
         keep: set[int] = set()
         stack = list(roots)
         while stack:
             i = stack.pop()
             if i not in keep:
                 keep.add(i)
-                stack.extend(self.instrs[i].args)
+                stack.extend(() if i in known else self.instrs[i].args)
         return sorted(keep)
 
     def varying(self, dims: Iterable[int]) -> set[int]:

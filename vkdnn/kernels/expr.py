@@ -17,12 +17,18 @@ from vkdnn.dtypes import DType, store
 from vkdnn.ir.body import Body, Box, evaluate_body, pieces
 from vkdnn.kernels.base import Array, Cost, Groups, KernelSpec, Target, group_count
 
+SEVERAL = 64  # float operations of an element up to which an invocation computes several at a time
+
 
 @dataclass(frozen=True)
 class ExprSchedule:
-    """Invocations a workgroup."""
+    """Invocations a workgroup, and elements that an invocation computes at a time.
+
+    Several keep more loads under way: a graphics card needs that to use its memory's bandwidth.
+    """
 
     invocations: int = 128
+    elements: int = 1
 
 
 @dataclass(frozen=True)
@@ -47,29 +53,36 @@ class ExprSpec(KernelSpec):
 
     def schedules(self, target: Target) -> tuple[ExprSchedule, ...]:
         # Software devices run a workgroup's vectors in turn and pay for each switch; small groups switch less.
-        large, small = ExprSchedule(128), ExprSchedule(32)
-        return (small, large) if target.software else (large, small)
+        large, small, several = ExprSchedule(128), ExprSchedule(32), ExprSchedule(128, 4)
+        if any(dtype.half for dtype in self.outputs) or self.body.flops() > SEVERAL:
+            return (small, large) if target.software else (large, small)
+        return (small, large, several) if target.software else (several, large, small)
 
     def context(self, schedule: ExprSchedule) -> dict[str, Any]:
         names: dict[int, str] = {}
         dims = dim_names(len(self.dims) + 1)
         lines = glsl.statements(self.body, self.body.needed(self.results), names, dims)
+        values = [glsl.stored(names[r], dtype) for r, dtype in zip(self.results, self.outputs, strict=True)]
         halves = [k for k, dtype in enumerate(self.outputs) if dtype.half]
-        for k, (r, dtype) in enumerate(zip(self.results, self.outputs, strict=True)):
-            value = glsl.stored(names[r], dtype)
-            lines.append(
-                f"pair{k} |= {value} << (16u * half_);" if dtype.half else f"out{k}[base_out{k} + i] = {value};"
-            )
+        stores = [
+            f"pair{k} |= {value} << (16u * half_);" if dtype.half else f"out{k}[base_out{k} + i] = {value};"
+            for k, (value, dtype) in enumerate(zip(values, self.outputs, strict=True))
+        ]
         return {
             "local_size": (schedule.invocations, 1),
             "halves": halves,
+            "elements": schedule.elements,
             "coordinates": decompose("i", self.dims, dims),
             "statements": lines,
+            "values": values,
+            "types": [dtype.storage for dtype in self.outputs],
+            "stores": stores,
         }
 
     def groups(self, sizes: tuple[int, ...], schedule: ExprSchedule) -> Groups:
         pairs = any(dtype.half for dtype in self.outputs)
-        return (group_count(-(-sizes[0] // 2) if pairs else sizes[0], schedule.invocations), 1, 1)
+        own = 2 if pairs else schedule.elements
+        return (group_count(-(-sizes[0] // own), schedule.invocations), 1, 1)
 
     def reference(self, sizes: tuple[int, ...], inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         rest = math.prod(self.dims)

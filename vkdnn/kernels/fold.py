@@ -10,28 +10,41 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from vkdnn.codegen import glsl, merges
 from vkdnn.dtypes import DType, as_dtype
 from vkdnn.ir.body import Affine, Body, evaluate_body, pieces, strided
-from vkdnn.ir.dims import largest
+from vkdnn.ir.dims import largest, same
 from vkdnn.ir.monoids import merger
 from vkdnn.kernels.base import Array, Cost, Groups, KernelSpec, Target, group_count
 from vkdnn.kernels.expr import decompose, dim_names
 
 LANES = 128
+HELD_REGISTERS = 64  # values of elements that an invocation may hold: with more, too few invocations fit
 SPAN = 32_768  # the longest row of one kernel: longer folds are cut into spans before scheduling
 
 
 @dataclass(frozen=True)
 class FoldSchedule:
-    """Whether one invocation or one workgroup of 128 folds a row."""
+    """Whether one invocation or one workgroup of 128 folds a row.
+
+    A workgroup may hold what a later stage needs of an earlier one, ``held`` elements a lane, instead of loading and
+    computing it again: for memory that is slower than that (graphics cards).
+    """
 
     row_per_workgroup: bool
     invocations: int = 128
+    held: int = 0
+
+
+class _Stage(NamedTuple):
+    """What a fold, or the outputs, compute, and what they take of earlier ones: positions."""
+
+    needed: list[int]
+    held: set[int]
 
 
 @dataclass(frozen=True)
@@ -83,39 +96,59 @@ class FoldSpec(KernelSpec):
 
     def schedules(self, target: Target) -> tuple[FoldSchedule, ...]:
         by_invocation, by_workgroup = FoldSchedule(False), FoldSchedule(True)
+        steps = -(-largest(self.length) // LANES)
+        values = sum(len(stage.held) for stage in self._stages(True))
+        holding = (FoldSchedule(True, held=steps),) if 0 < steps * values <= HELD_REGISTERS else ()
         if target.software or largest(self.length) < 48:
-            return (by_invocation, by_workgroup)
-        return (by_workgroup, by_invocation)
+            # Compilers of software devices take long over unrolled loops.
+            return (by_invocation, by_workgroup, *(holding if steps <= 2 else ()))
+        return (*holding, by_workgroup, by_invocation)
 
     def groups(self, sizes: tuple[int, ...], schedule: FoldSchedule) -> Groups:
         return (group_count(sizes[0], 1 if schedule.row_per_workgroup else schedule.invocations), 1, 1)
 
     # ---- template
 
-    def _stages(self) -> tuple[set[int], list[list[int]]]:
-        """Positions that change along the row, and for each fold and the outputs the positions they need."""
+    def _varying(self) -> set[int]:
+        """Positions that change along the row."""
         rank = 1 + len(self.outer)
-        varying = self.body.varying(range(rank, rank + len(self.inner)))
-        roots = [list(at) for _, at in self.folds] + [[r for r, _, _ in self.results]]
-        return varying, [self.body.needed(r) for r in roots]
+        return self.body.varying(range(rank, rank + len(self.inner)))
+
+    def _stages(self, holding: bool) -> list[_Stage]:
+        """The folds and, last, the outputs. ``holding``: the first that needs an element's value computes it."""
+        stages: list[_Stage] = []
+        roots = [at for _, at in self.folds] + [tuple(r for r, _, _ in self.results)]
+        varying, computed = self._varying(), set[int]()
+        for at in roots:
+            held: set[int] = set()
+            if holding:
+                new = [i for i in self.body.needed(at) if i not in computed]
+                used = {*at, *(a for i in new for a in self.body.instrs[i].args)}
+                held = {i for i in used & computed & varying if self.body.instrs[i].kind in ("load", "op")}
+            needed = [i for i in self.body.needed(at, held) if i not in held]
+            stages.append(_Stage(needed, held))
+            computed.update(needed)
+        return stages
 
     def context(self, schedule: FoldSchedule) -> dict[str, Any]:
         dims = dim_names(1 + len(self.outer) + len(self.inner))
         outer_dims, inner_dims = dims[: 1 + len(self.outer)], dims[1 + len(self.outer) :]
-        varying, stages = self._stages()
+        varying, stages = self._varying(), self._stages(schedule.held > 0)
+        held = set[int]().union(*(stage.held for stage in stages))
         merge = [merges.printed(name, self._dtypes(at)) for name, at in self.folds]
         results = [f"reduced{k}{f and '_'}{f}" for k, m in enumerate(merge) for f in m.fields or ("",)]
         names: dict[int, str] = {}
         blocks = []
-        for needed in stages:
-            for i in needed:
+        for stage in stages:
+            for i in stage.needed:
                 instr = self.body.instrs[i]
                 if instr.kind == "reduced":
                     names[i] = results[instr.attrs[0]]
-            row_part = [i for i in needed if i not in varying]
+            row_part = [i for i in stage.needed if i not in varying]
             row_lines = glsl.statements(self.body, row_part, names, dims)
-            inside = dict(names)
-            element_lines = glsl.statements(self.body, [i for i in needed if i in varying], inside, dims)
+            inside = names | {i: f"held{i}[step]" for i in stage.held}
+            element_lines = glsl.statements(self.body, [i for i in stage.needed if i in varying], inside, dims)
+            element_lines += [f"held{i}[step] = {inside[i]};" for i in stage.needed if i in held]
             blocks.append((row_lines, element_lines, inside))
         folds = [
             {
@@ -147,6 +180,9 @@ class FoldSpec(KernelSpec):
         return {
             "local_size": (LANES if schedule.row_per_workgroup else schedule.invocations, 1),
             "row_per_workgroup": schedule.row_per_workgroup,
+            "steps": schedule.held,
+            "held": [(self.body.instrs[i].dtype.glsl, f"held{i}") for i in sorted(held)],
+            "ragged": not same(self.length, schedule.held * LANES),
             "length": self.length,
             "lanes": lanes,
             "lane_bits": lanes.bit_length() - 1,

@@ -15,26 +15,30 @@ import numpy as np
 from vkdnn.codegen import glsl
 from vkdnn.dtypes import DType
 from vkdnn.ir.body import Affine, Body, Box, evaluate_body, strided
-from vkdnn.ir.dims import largest, minimum
+from vkdnn.ir.dims import largest, minimum, same
 from vkdnn.kernels.base import MAX_GROUPS, Array, Cost, Groups, KernelSpec, Target
 from vkdnn.kernels.expr import decompose, dim_names
 from vkdnn.numerics import basic
 
 BLOCK_K = 128
+LARGE = 1 << 21  # elements of a result from which on large tiles are enough for all processors of a graphics card
+PLAIN = 4  # float operations of an epilogue up to which it is unrolled
 _REFERENCE_TILE = 1 << 15  # elements of a result the reference holds at a time: product and sum stay in cache
 
 
 @dataclass(frozen=True)
 class MatmulSchedule:
-    """Rows and columns of the result an invocation computes, invocations a workgroup, k staged in shared memory.
+    """Rows and columns of the result an invocation computes, invocations a workgroup, steps of k in shared memory.
 
     ``stage_k`` 0 reads operands straight from the buffers: best where shared memory is no faster (software devices).
+    Else rows and columns are multiples of 4, and ``local`` has multiples of 8 columns and of 4 rows.
     """
 
     rows: int
     columns: int
     local: tuple[int, int]
     stage_k: int
+    unroll: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,10 +77,11 @@ class MatmulSpec(KernelSpec):
         wide = target.subgroup_size >= 8
         direct = MatmulSchedule(16, 8, (8, 4), 0) if wide else MatmulSchedule(4, 4, (8, 8), 0)
         narrow = MatmulSchedule(1, 1, (64, 1), 0)
-        staged = MatmulSchedule(4, 4, (16, 16), 16)
+        small, large = (MatmulSchedule(*tile, 16, not target.software) for tile in ((4, 4, (16, 16)), (8, 8, (16, 8))))
+        staged = (large, small) if largest(self.m) * largest(self.n) >= LARGE else (small, large)
         if largest(self.m) < 4 or largest(self.n) < 4:
             return (narrow, direct)
-        return (direct, narrow, staged) if target.software else (staged, direct, narrow)
+        return (direct, narrow, *staged) if target.software else (*staged, direct, narrow)
 
     def groups(self, sizes: tuple[int, ...], schedule: MatmulSchedule) -> Groups:
         tiles_n = -(-self.n // (schedule.columns * schedule.local[0]))
@@ -92,19 +97,39 @@ class MatmulSpec(KernelSpec):
             for k, r in enumerate(self.results)
         ]
         batch_dims = dims[:-2]
+        a_at = glsl.affine(self.a, [*batch_dims, "M", "K"], "base_in0").replace("M", "{m}").replace("K", "{k}")
+        b_at = glsl.affine(self.b, [*batch_dims, "K", "N"], "base_in1").replace("N", "{n}").replace("K", "{k}")
+        tile_m, tile_n = schedule.rows * schedule.local[1], schedule.columns * schedule.local[0]
+        invocations = math.prod(schedule.local)
+
+        def operand(name: str, index: str, stride_k: int, tile: int, at: str, extent: int) -> tuple[Any, ...]:
+            """What the template needs of an operand, among it whether neighbours in memory lie along k
+            and whether the last tile has rows or columns to spare."""
+            loads = tile * schedule.stage_k // invocations
+            spare = not same(extent % tile, 0)
+            return name, index, same(stride_k, 1), tile, loads, at, extent, self.k, f"past_{name}", spare
+
         return {
             "local_size": schedule.local,
             "rows": schedule.rows,
             "columns": schedule.columns,
             "stage_k": schedule.stage_k,
-            "tile_m": schedule.rows * schedule.local[1],
-            "tile_n": schedule.columns * schedule.local[0],
+            "tile_m": tile_m,
+            "tile_n": tile_n,
+            "invocations": invocations,
+            "unroll": schedule.unroll,
+            "plain": self.body.flops() <= PLAIN,
+            "ragged": schedule.stage_k and not same(self.k % schedule.stage_k, 0),
+            "operands": [
+                operand("a", "m", self.a.strides[-1], tile_m, f"in0[{a_at.format(m='m', k='k')}]", self.m),
+                operand("b", "n", self.b.strides[-2], tile_n, f"in1[{b_at.format(n='n', k='k')}]", self.n),
+            ],
             "m": self.m,
             "n": self.n,
             "k": self.k,
             "batch_coordinates": decompose("batch", self.batch, batch_dims),
-            "a_at": glsl.affine(self.a, [*batch_dims, "M", "K"], "base_in0").replace("M", "{m}").replace("K", "{k}"),
-            "b_at": glsl.affine(self.b, [*batch_dims, "K", "N"], "base_in1").replace("N", "{n}").replace("K", "{k}"),
+            "a_at": a_at,
+            "b_at": b_at,
             "epilogue": lines,
         }
 
