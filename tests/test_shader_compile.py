@@ -1,5 +1,6 @@
 """Compiling GLSL: through memory and the store, in parallel, with errors that show the line."""
 
+import os
 import shutil
 import stat
 import subprocess
@@ -193,16 +194,26 @@ def test_another_compiler_is_another_key(unique):
 
 def test_the_store_remembers_the_version_of_a_compiler(monkeypatch, tmp_path):
     """A process that finds every shader runs no compiler at all, not even for its version."""
-    monkeypatch.setattr("vkdnn.shader.compiler._found", {})
-    script = f"echo called >> {tmp_path / 'calls'}; echo Glslang Version: 99"
-    named = fake_compiler(tmp_path / "glslang", script)
-    monkeypatch.setenv("VKDNN_GLSLANG", named)
+    named = Path(shutil.copy2(Compiler.find().path, tmp_path / "glslang"))
+    monkeypatch.setenv("VKDNN_GLSLANG", str(named))
+    asked = []
+    monkeypatch.setattr("vkdnn.shader.compiler._version", lambda path: asked.append(path) or f"Version {len(asked)}")
     for _ in range(3):
-        assert Compiler.find().version == "Glslang Version: 99"
         monkeypatch.setattr("vkdnn.shader.compiler._found", {})
-    assert (tmp_path / "calls").read_text() == "called\n"
-    fake_compiler(tmp_path / "glslang", script + " and one")  # replaced in its place
-    assert Compiler.find().version == "Glslang Version: 99 and one"
+        assert Compiler.find().version == "Version 1"
+    os.utime(named, (1e9, 1e9))  # replaced in its place
+    monkeypatch.setattr("vkdnn.shader.compiler._found", {})
+    assert Compiler.find().version == "Version 2"
+
+
+def test_a_script_is_asked_in_every_process(monkeypatch, tmp_path):
+    """What it runs may have been replaced."""
+    script = f"echo called >> {tmp_path / 'calls'}; echo Glslang Version: 99"
+    monkeypatch.setenv("VKDNN_GLSLANG", fake_compiler(tmp_path / "glslang", script))
+    for _ in range(2):
+        monkeypatch.setattr("vkdnn.shader.compiler._found", {})
+        assert Compiler.find().version == "Glslang Version: 99"
+    assert (tmp_path / "calls").read_text() == "called\n" * 2
 
 
 def test_compiler_without_version(monkeypatch, tmp_path):

@@ -11,7 +11,7 @@ import pytest
 from vkdnn.errors import StoreError
 from vkdnn.shader import ShaderRequest, Store, compile_count, compile_many
 from vkdnn.shader.entry import DamagedEntryError, Entry, decode, decode_header, encode, key_of, short
-from vkdnn.shader.store import max_bytes, parse_bytes
+from vkdnn.shader.store import cache_folder, default_store, max_bytes, parse_bytes
 
 COMPONENTS = {"spec": "softmax\nn=128", "glsl": "void main() {}", "compiler": "12.0", "strategies": "native"}
 CONTENTS = {"spirv": bytes(range(256)) * 4 + b"\nwith a newline", "glsl": b"void main() {}", "nothing": b""}
@@ -180,6 +180,20 @@ def test_where_no_lock_can_be_had_nobody_waits(tmp_path):
     (tmp_path / "file").write_text("")
     with Store(tmp_path / "file" / "below").locked(ENTRY.key, 60) as held:
         assert held
+
+
+def test_a_pipe_in_the_place_of_an_entry_is_not_waited_for(tmp_path):
+    store = Store(tmp_path)
+    store.path(ENTRY.key).parent.mkdir(parents=True)
+    os.mkfifo(store.path(ENTRY.key))
+    assert store.load(COMPONENTS) is None
+    assert store.save(ENTRY) and store.load(COMPONENTS).contents == CONTENTS
+
+
+def test_a_user_without_a_home_has_no_store(monkeypatch):
+    monkeypatch.delenv("VKDNN_CACHE_DIR", raising=False)
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: f"~/.cache/{name}")
+    assert cache_folder() is None and default_store("shaders") is None
 
 
 def test_sizes_as_people_write_them(monkeypatch):

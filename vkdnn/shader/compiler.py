@@ -161,11 +161,13 @@ def _locate() -> str:
 
 
 def _known_version(path: str) -> str:
-    """_version(), remembered for the very file: a compiler that is replaced has another size or time."""
-    store = default_store("compilers")
-    if store is None:
+    """_version(), remembered for the very file: a compiler that is replaced has another size or time.
+
+    A script is asked each time: what it runs may be replaced without its changing.
+    """
+    store, real = default_store("compilers"), Path(path).resolve()
+    if store is None or _is_script(real):
         return _version(path)
-    real = Path(path).resolve()
     stat = real.stat()
     components = {"path": str(real), "bytes": str(stat.st_size), "modified": str(stat.st_mtime_ns)}
     stored = store.load(components)
@@ -174,6 +176,14 @@ def _known_version(path: str) -> str:
     version = _version(path)
     store.write(Entry(store.kind, components, {}, {"version": version.encode()}))  # whoever stores a shader reports
     return version
+
+
+def _is_script(path: Path) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read(2) == b"#!"
+    except OSError:
+        return True  # one may be able to run what one cannot read
 
 
 def _version(path: str) -> str:

@@ -66,6 +66,8 @@ class Store:
         """load() by the key."""
         path = self.path(key)
         try:
+            if not path.is_file():
+                return None  # a pipe would be waited for
             data = path.read_bytes()
         except OSError:
             return None  # absent or unreadable: the caller makes it anew, and write() reports the folder
@@ -214,8 +216,8 @@ def _write_and_replace(path: Path, data: bytes) -> None:
 def cache_folder() -> Path | None:
     """The folder for stored shaders and verdicts, or None if VKDNN_CACHE_DISABLE is set.
 
-    VKDNN_CACHE_DIR names it, else the user's cache folder of the platform. Raises StoreError if
-    VKDNN_CACHE_DIR names something that is not a folder.
+    VKDNN_CACHE_DIR names it, else the user's cache folder of the platform; a user without a home has none. Raises
+    StoreError if VKDNN_CACHE_DIR names something that is not a folder.
     """
     if os.environ.get("VKDNN_CACHE_DISABLE", "").strip().lower() in _DISABLED:
         return None
@@ -226,7 +228,7 @@ def cache_folder() -> Path | None:
             f"VKDNN_CACHE_DIR is {named!r}, which is a file, expected a folder; name a folder, "
             "or set VKDNN_CACHE_DISABLE=1"
         )
-    return folder
+    return folder if named or folder.is_absolute() else None
 
 
 def default_store(kind: str) -> Store | None:
