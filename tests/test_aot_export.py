@@ -78,8 +78,8 @@ def test_donated_arguments_are_replaced_in_place(tmp_path):
     ]  # fmt: skip
     assert [o.replaces for o in program.outputs] == [0, 1, None]
     bundle = vk.aot.load(tmp_path / "b")
-    w, b, none = bundle.initial()
-    assert none is None
+    w, b, wanted = bundle.initial()
+    assert wanted == vk.aot.Spec((16, 8))
     here = [vk.array(weight), vk.array(bias)]
     for _ in range(3):
         old = w
@@ -273,13 +273,23 @@ def bundle(tmp_path_factory):
 @pytest.mark.parametrize(
     ("error", "said", "change"),
     [
-        (ArgumentError, "got 1 positional arguments, expected 2: params, x", lambda p, x: (p,)),
+        (ArgumentError, "got 1 positional argument, expected 2: params, x", lambda p, x: (p,)),
         (ArgumentError, "argument params has no params.b", lambda p, x: ({"w": p["w"]}, x)),
         (ArgumentError, "argument params has params.c, which is not expected", lambda p, x: ({**p, "c": x}, x)),
-        (ArgumentError, "argument x is another tree", lambda p, x: (p, {"": x})),
-        (ShapeError, r"params.w: has shape \(2, 4\), expected \[4, 2\]", lambda p, x: ({**p, "w": p["w"].T}, x)),
-        (ShapeError, r"x: has shape \(3, 4, 1\), expected \[3, 4\]", lambda p, x: (p, x[..., None])),
-        (DtypeError, r"x: is int32, expected float32; convert it with .astype", lambda p, x: (p, x.astype(np.int32))),
+        (ArgumentError, r"argument x is a dict of 1, expected an array float32\[3, 4\]", lambda p, x: (p, {"": x})),
+        (ArgumentError, r"argument x is a list of 1, expected an array float32\[3, 4\]", lambda p, x: (p, [1.0])),
+        (ArgumentError, "argument x is None, expected an array", lambda p, x: (p, None)),
+        (ArgumentError, "argument params is an array or a number, expected a dict of 2", lambda p, x: (x, x)),
+        (ArgumentError, "argument params is a tuple of 2, expected a dict of 2", lambda p, x: ((x, x), x)),
+        (ArgumentError, "argument params.w is a list of 4", lambda p, x: ({**p, "w": list(p["w"])}, x)),
+        (ArgumentError, "x: got Spec.*which has no values", lambda p, x: (p, vk.aot.Spec((3, 4)))),
+        (ShapeError, r"params.w: has shape \(2, 4\), expected float32\[4, 2\]", lambda p, x: ({**p, "w": p["w"].T}, x)),
+        (ShapeError, r"x: has shape \(3, 4, 1\), expected float32\[3, 4\]", lambda p, x: (p, x[..., None])),
+        (
+            DtypeError,
+            r"x: is int32, expected float32\[3, 4\]; convert it with .astype",
+            lambda p, x: (p, x.astype(np.int32)),
+        ),
         (DtypeError, "x: got 'text'", lambda p, x: (p, "text")),
         (DeviceError, "x: lives on cpu", lambda p, x: (p, vk.array(x, device="cpu"))),
     ],
@@ -410,3 +420,36 @@ vk.aot.export(lambda x: vk.exp(x) * vk.arange(4), [vk.aot.Spec((3, 4))], {str(tm
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=120)
     x = numbers(3, 4)
     same(vk.aot.load(tmp_path / "b")(x), vk.jit(lambda x: vk.exp(x) * vk.arange(4))(x))
+
+
+def test_arguments_without_values_are_told_from_none(tmp_path):
+    step = vk.jit(lambda state, none, x: ({"s": state["s"] + x}, none), donate_argnums=0)
+    vk.aot.export(step, [{"s": numbers(3)}, None, vk.aot.Spec(("n", 1))], tmp_path / "b", weights=0,
+                  ranges={"n": (1, 4)})  # fmt: skip
+    bundle = vk.aot.load(tmp_path / "b")
+    state, none, x = bundle.initial()
+    assert none is None and x == vk.aot.Spec(("n", 1))
+    same(bundle(state, none, numbers(2, 1)), step({"s": numbers(3)}, None, numbers(2, 1)))
+    with pytest.raises(ArgumentError, match="got 2 positional arguments, expected 3: state, None, x"):
+        bundle(bundle.initial()[0], numbers(2, 1))
+    with pytest.raises(ArgumentError, match="argument None is an array or a number, expected None"):
+        bundle(bundle.initial()[0], 1, numbers(2, 1))
+    with pytest.raises(ArgumentError, match=r"got keywords \['x'\], expected none; give state, None, x by position"):
+        bundle(x=numbers(2, 1))
+    assert repr(bundle).startswith("<bundle <lambda>(state, None, x) of ") and len(repr(bundle).split("\n")) == 1
+
+
+def test_an_argument_that_has_to_be_compiled_first(tmp_path):
+    vk.aot.export(lambda x: x + 1, [vk.aot.Spec((1, 8))], tmp_path / "b")
+    code = f"""
+import numpy as np, vkdnn as vk
+bundle = vk.aot.load({str(tmp_path / "b")!r})
+assert bundle(vk.array(np.ones((1, 8), np.float32))).numpy().sum() == 16
+bundle(vk.ones((1, 8)))
+"""
+    environment = {**os.environ, "VKDNN_CACHE_DIR": str(tmp_path / "store"), "VKDNN_GLSLANG": "/nonexistent"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120,
+                          check=False)  # fmt: skip
+    said = done.stderr.splitlines()[-1]
+    assert "argument x has not been computed yet, which needs a compiler" in said and "pass NumPy values" in said
+    assert done.stderr.count("Traceback") == 1 and "CompileError" not in done.stderr

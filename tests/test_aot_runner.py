@@ -78,15 +78,15 @@ def test_training_steps_give_the_bits_of_the_trainer(tmp_path, device):
     place = None if device is None else vk.device()
     shape = vk.aot.Spec(("batch" if place is None else job.batch, job.length + 1), "int32")
     ranges = {"batch": (1, 3)} if place is None else None
-    vk.aot.export(step, [*values, shape], tmp_path / "b", weights=(0, 1, 2), device=place, ranges=ranges)
+    vk.aot.export(step, [*values, shape], tmp_path / "b", weights=(0, 1), device=place, ranges=ranges)
     begin = []
     for number in range(2):
         trainer.step()
         batch = batch_at(text, number, job.batch, job.length, job.seed)
         found = run(tmp_path, tmp_path / "b", *begin, tokens=batch)
-        assert float(found["result.3"]) == trainer.losses[-1]
+        assert float(found["result.2"]) == trainer.losses[-1]
         state = {n.replace("result.0", "params").replace("result.1", "state"): x for n, x in found.items()}
-        del state["result.3"]
+        del state["result.2"]
         np.savez(tmp_path / "state.npz", **state)
         begin = ["--input", str(tmp_path / "state.npz")]
     whole = {"params": trainer.params, "state": trainer.state}

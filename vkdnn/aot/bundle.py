@@ -5,7 +5,6 @@ It must never run a kernel on arguments or on a device for which the bundle was 
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -15,15 +14,17 @@ from typing import Any
 import numpy as np
 import safetensors
 
-from vkdnn import dtypes, tracing, tree
+from vkdnn import dtypes, tracing
+from vkdnn.aot import arguments
 from vkdnn.aot import manifest as m
+from vkdnn.aot.export import Spec
 from vkdnn.aot.formulas import evaluate
-from vkdnn.aot.reading import leaves, read_manifest
-from vkdnn.aot.trees import alike, build, paths, to_tree
-from vkdnn.array import Array, array, host_array, host_words, realize
+from vkdnn.aot.reading import read_manifest
+from vkdnn.aot.trees import build
+from vkdnn.array import Array, array, host_words
 from vkdnn.device import Device, Progress, Run, Storage, Task, VulkanDevice, Words, current_device
 from vkdnn.device import device as find_device
-from vkdnn.errors import ArgumentError, DeviceError, DtypeError, ShapeError
+from vkdnn.errors import ArgumentError
 from vkdnn.ir.memory import copy
 from vkdnn.ir.node import Node, leaf
 from vkdnn.plan import ArenaPlan
@@ -218,18 +219,16 @@ class Bundle:
         self._initial = {i.initial: tensors.get(i.initial) for i in program.inputs if i.initial is not None}
 
     def __repr__(self) -> str:
-        names = ", ".join(i.name for i in self.program.inputs)
-        return f"<bundle {self.manifest.name} of {self.archive.path} on {self.device.name!r}, inputs: {names}>"
+        called = ", ".join(arguments.names(self.program))
+        return f"<bundle {self.manifest.name}({called}) of {self.archive.path} on {self.device.name!r}>"
 
     def initial(self) -> list[Any]:
-        """The positional arguments with the values that the bundle has for them to begin with, None for those it has
-        none for: ``params, state, tokens = bundle.initial()`` of a training step."""
-        found: list[Any] = [None] * len(self.program.inputs)
-        for k, i in enumerate(self.program.inputs):
-            if i.initial is not None:
-                found[k] = self.first_value(i)
-        given = build(self.program.arguments, found)
-        return [None if any(x is None for x in _leaves(part)) else part for part in given]
+        """The positional arguments with the values that the bundle has for them to begin with; where it has none there
+        is a Spec of what to give: ``params, state, tokens = bundle.initial()`` of a training step, whose tokens are
+        ``Spec(shape=(8, 129), dtype='int32')``. None is an argument that is None."""
+        found = [Spec(_lengths(i), i.dtype) if i.initial is None else self.first_value(i) for i in self.program.inputs]
+        given: list[Any] = build(self.program.arguments, found)
+        return given
 
     def first_value(self, i: m.Input) -> Array:
         """The value that an input has to begin with."""
@@ -237,15 +236,15 @@ class Bundle:
         shape = tuple(n if isinstance(n, int) else -1 for n in i.shape)
         return array(self._tensor(self._initial, i.initial, i.dtype, shape), dtype=i.dtype, device=self.device)
 
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+    def __call__(self, *given: Any, **keywords: Any) -> Any:
         """The function's result. Raises ArgumentError, ShapeError or DtypeError that names the argument which does not
         fit, and DeviceError for arrays of another device."""
         if tracing.active():
             raise ArgumentError(
                 "bundle: called inside a traced function; a bundle is compiled already, call it outside"
             )
-        leaves = self._checked(arguments, keywords)
-        values = self._sizes(leaves)
+        leaves = arguments.checked(self.manifest, self.device, given, keywords)
+        values = arguments.sizes(self.manifest, leaves)
         key = tuple(values.values())
         with self.device.lock:
             if key not in self._programs:
@@ -261,78 +260,6 @@ class Bundle:
             node.buffer = storage
             results.append(Array(node, self.device))
         return build(self.program.result, results)
-
-    # ---- arguments
-
-    def _checked(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> list[Any]:
-        """The leaves of the arguments, if their trees are those of the function."""
-        wanted: tuple[Any, Any] = (self.program.arguments, self.program.keywords)
-        numbers = itertools.count()
-        parts = [tree.flatten(list(arguments)), tree.flatten(dict(keywords))]
-        given = tuple(to_tree(structure, numbers) for _, structure in parts)
-        if not all(alike(a, b) for a, b in zip(given, wanted, strict=True)):
-            raise ArgumentError(f"bundle {self.manifest.name}: {self._difference(given)}")
-        leaves = [x for found, _ in parts for x in found]
-        realize([x for x in leaves if isinstance(x, Array)])
-        checked = []
-        for x, i in zip(leaves, self.program.inputs, strict=True):
-            if isinstance(x, Array) and x.device is not self.device:
-                raise DeviceError(
-                    f"{i.name}: lives on {x.device.name}, but the bundle is loaded on {self.device.name}; move it with "
-                    "vk.array(x, device=...)"
-                )
-            host = x if isinstance(x, Array) else host_array(i.name, x)
-            dtype = host.dtype if isinstance(host, Array) else dtypes.of_numpy(host)
-            if str(dtype) != i.dtype:
-                raise DtypeError(f"{i.name}: is {dtype}, expected {i.dtype}; convert it with .astype({i.dtype!r})")
-            checked.append(host)
-        return checked
-
-    def _difference(self, given: tuple[Any, ...]) -> str:
-        """What is wrong with the trees of the arguments, in words."""
-        positional: Any = self.program.arguments
-        keywords: Any = self.program.keywords
-        wanted = [i.name for i in self.program.inputs]
-        if len(given[0]["list"]) != len(positional["list"]):
-            tops = ", ".join(dict.fromkeys(n.split(".", 1)[0] for n in wanted))
-            return f"got {len(given[0]['list'])} positional arguments, expected {len(positional['list'])}: {tops}"
-        for a, b in zip(given[0]["list"], positional["list"], strict=True):
-            if not alike(a, b):
-                names = [wanted[k] for k in leaves(b)]
-                prefix = (names or ["argument"])[0].split(".", 1)[0]
-                found = set(paths(a, f"{prefix}."))
-                what = [f"has no {n}" for n in sorted(set(names) - found)[:1]]
-                what += [f"has {n}, which is not expected" for n in sorted(found - set(names))[:1]]
-                return f"argument {prefix} {' and '.join(what) or 'is another tree of lists, tuples and dicts'}"
-        return f"got keywords {sorted(given[1]['dict'])}, expected {sorted(keywords['dict']) or 'none'}"
-
-    def _sizes(self, leaves: Sequence[Any]) -> dict[str, int]:
-        """Values of the symbols, from the shapes of the arguments."""
-        found: dict[str, tuple[int, str]] = {}
-        for x, i in zip(leaves, self.program.inputs, strict=True):
-            expected = f"[{', '.join(map(str, i.shape))}]"
-            if len(x.shape) != len(i.shape):
-                raise ShapeError(f"{i.name}: has shape {x.shape}, expected {expected}")
-            for n, length in zip(x.shape, i.shape, strict=True):
-                if isinstance(length, int):
-                    if n != length:
-                        raise ShapeError(f"{i.name}: has shape {x.shape}, expected {expected}")
-                elif isinstance(length, str):
-                    before = found.setdefault(length, (n, i.name))
-                    if before[0] != n:
-                        raise ShapeError(
-                            f"{i.name}: has shape {x.shape}, so {length} is {n}, but {before[0]} in {before[1]}; "
-                            f"expected {expected}"
-                        )
-        values = {}
-        for name, (low, high) in self.manifest.ranges.items():
-            n, where = found[name]
-            if not low <= n <= high:
-                raise ShapeError(
-                    f"{where}: {name} is {n}, expected {low} to {high}; build the bundle for a larger range"
-                )
-            values[name] = n
-        return values
 
     # ---- weights
 
@@ -362,13 +289,9 @@ class Bundle:
         return host
 
 
-def _leaves(part: Any) -> list[Any]:
-    """Of a tree in which None stands for an array that is not there."""
-    if isinstance(part, dict):
-        return [x for v in part.values() for x in _leaves(v)]
-    if isinstance(part, (list, tuple)):
-        return [x for v in part for x in _leaves(v)]
-    return [part]
+def _lengths(i: m.Input) -> tuple[int | str, ...]:
+    """The shape of an input, which has no formulas in it."""
+    return tuple(n for n in i.shape if not isinstance(n, list))
 
 
 def _argument(x: Any, i: m.Input) -> Storage | Words:

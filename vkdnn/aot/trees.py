@@ -6,7 +6,7 @@ Named tuples keep their class's name and fields, not their class: a bundle must 
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from vkdnn import tree
@@ -66,14 +66,36 @@ def alike(a: Tree, b: Tree) -> bool:
     return False
 
 
-def paths(found: Tree, prefix: str = "") -> list[str]:
-    """A dotted name for each leaf, as vkdnn.tree.paths gives it."""
-    if found is None:
-        return []
-    if isinstance(found, int):
-        return [prefix.rstrip(".")]
-    assert isinstance(found, dict)
-    items: Any = (
-        found["dict"].items() if "dict" in found else enumerate(found["list"] if "list" in found else found["tuple"])
-    )
-    return [path for key, child in items for path in paths(child, f"{prefix}{key}.")]
+def difference(given: Tree, wanted: Tree, name: str, array: Callable[[int], str]) -> str | None:
+    """The first difference between two trees in words, None if they are alike; ``array`` says what a leaf is.
+
+    >>> difference({"list": [0]}, 0, "x", lambda number: "float32[3]")
+    'x is a list of 1, expected an array float32[3]'
+    """
+    if alike(given, wanted):
+        return None
+    if isinstance(wanted, int):
+        return f"{name} is {_kind(given)}, expected an array {array(wanted)}"
+    here, there = _children(given), _children(wanted)
+    if here is None or there is None or _kind(given).split(" of ")[0] != _kind(wanted).split(" of ")[0]:
+        return f"{name} is {_kind(given)}, expected {_kind(wanted)}"
+    lacks = [f"has no {name}.{key}" for key in there if key not in here]
+    holds = [f"has {name}.{key}, which is not expected" for key in here if key not in there]
+    if lacks or holds:
+        return f"{name} {' and '.join(lacks[:1] + holds[:1])}"
+    parts = (difference(here[key], there[key], f"{name}.{key}", array) for key in there)
+    return next(part for part in parts if part is not None)
+
+
+def _children(found: Tree) -> dict[Any, Tree] | None:
+    """What a dict, list or tuple holds, by key; None for a leaf and for None."""
+    if not isinstance(found, dict):
+        return None
+    return found["dict"] if "dict" in found else dict(enumerate(found["list"] if "list" in found else found["tuple"]))
+
+
+def _kind(found: Tree) -> str:
+    if not isinstance(found, dict):
+        return "None" if found is None else "an array or a number"
+    (kind,) = found.keys() & {"dict", "list", "tuple"}
+    return f"a {kind} of {len(found[kind])}"

@@ -13,13 +13,13 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.filesize import decimal
 from rich.markup import escape
 
 from vkdnn.aot.describe import Described
 from vkdnn.aot.export import Spec, prepared, some_device
 from vkdnn.aot.manifest import WEIGHTS, Manifest, Symbol
 from vkdnn.aot.package import package
+from vkdnn.aot.picture import sized
 from vkdnn.aot.target import BuildTarget, target_of
 from vkdnn.aot.targets import Argument, Collector, find_function, parse_argument
 from vkdnn.aot.write import check_free
@@ -244,7 +244,7 @@ def _of_model(
             return _Built(name, target, lambda: None, [], (), collector.requests)
         function, values = Trainer(job, sample_text(), place, levers=levers).step_function()
         tokens = Spec((batch, job.length + 1), "int32")
-        return _Built(name, target, function, [*values, tokens], (0, 1, 2), collector.requests)
+        return _Built(name, target, function, [*values, tokens], tuple(range(len(values))), collector.requests)
     model: Any = job.make_model()
     params = model.init(job.seed, place)
 
@@ -294,13 +294,13 @@ def _report(
     def line(title: str, text: str) -> None:
         console.print(f"[bold]{title:<9}[/]{escape(text)}")
 
-    line("wrote", f"{place} ({decimal(size)})")
+    line("wrote", f"{place} ({sized(size)})")
     line("for", where)
     line("kernels", f"{len(manifest.kernels):,}, of which {compiled:,} compiled now")
     if program is None:
         return
     line("runs", f"{counted(len(program.dispatches), 'kernel')} in {counted(len(program.submissions), 'submission')}")
-    line("memory", decimal(manifest.limits.memory) + (" at the largest sizes" if manifest.symbols else ""))
+    line("memory", sized(manifest.limits.memory) + (" at the largest sizes" if manifest.symbols else ""))
     for s in manifest.symbols:
         line("size", f"{s.name} from {s.low} to {s.high}")
     for title, arrays in (("input", program.inputs), ("output", program.outputs)):

@@ -108,14 +108,22 @@ class Trainer:
     def step_function(self) -> tuple[Any, tuple[Any, ...]]:
         """The jitted function of a step and its first arguments; the last one is tokens [B, T + 1] int32.
 
-        It gives (params, state, average, loss), and takes over the memory of these arguments. Raises ArgumentError for
-        a step of several micro-batches, which is no single function.
+        Of (params, state, tokens) it gives (params, state, loss), and with ``job.ema``, of (params, state, average,
+        tokens), (params, state, average, loss). It takes over the memory of all arguments but the tokens. Raises
+        ArgumentError for a step of several micro-batches, which is no single function.
         """
         if self.job.accumulate > 1:
             raise ArgumentError(
                 f"accumulate: got {self.job.accumulate}, expected 1: a step of several micro-batches is no one program"
             )
-        return self._step, (self.params, self.state, self.average)
+        if self.average is not None:
+            return self._step, (self.params, self.state, self.average)
+
+        def step(params: Any, state: Any, tokens: Any) -> tuple[Any, ...]:
+            params, state, _, loss = self._step(params, state, None, tokens)
+            return params, state, loss
+
+        return vk.jit(step, donate_argnums=(0, 1)), (self.params, self.state)
 
     def programs(self) -> dict[Program, int]:
         """The Programs of a step, planned but not compiled, and how often each runs."""
