@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from vkdnn.cli import app
 from vkdnn.shader import Store, compile_many
 from vkdnn.shader.entry import Entry, decode, encode, hashed
+from vkdnn.shader.store import bytes_text
 from vkdnn.shader.upkeep import KINDS, items
 from vkdnn.show import example, kernels
 
@@ -110,6 +111,8 @@ def test_stats(store):
     assert found["share"] == found["bytes"] / found["max_bytes"] and found["compiler"]["path"]
     assert found["oldest_use"] <= found["newest_use"] <= time.time()
     text = run("stats").stdout
+    assert found["works"] is True and found["trouble"] is None and "works        yes" in text
+    assert "newest less than a minute ago" in text
     assert "shaders      3 entries" in text and str(store.root) in text and "locks        usable" in text
 
 
@@ -126,6 +129,23 @@ def test_stats_of_what_lies_around(store, monkeypatch):
     assert found["compiler"] is None and "VKDNN_GLSLANG" in found["compiler_error"]
     assert found["max_bytes"] == 1 << 20
     assert "1 file, 5 bytes; `vkdnn cache prune` removes them" in run("stats").stdout
+
+
+def test_stats_beyond_the_cap_name_the_command(store, monkeypatch):
+    monkeypatch.setenv("VKDNN_CACHE_MAX_BYTES", "1K")
+    assert "of 1.0 KiB (" in run("stats").stdout and "`vkdnn cache prune` removes what is beyond" in run("stats").stdout
+    monkeypatch.setenv("VKDNN_CACHE_MAX_BYTES", "0")
+    assert told("stats")["share"] is None
+
+
+def test_stats_say_whether_the_folder_works(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("VKDNN_CACHE_DIR", str(tmp_path / "file" / "store"))
+    found = told("stats")
+    assert found["works"] is False and "takes no new folder (Not a directory)" in found["trouble"]
+    assert "works        no: " in run("stats").stdout and "set VKDNN_CACHE_DIR to another folder" in run("stats").stdout
+    monkeypatch.setenv("VKDNN_CACHE_DIR", str(tmp_path / "new"))
+    assert told("stats")["works"] is True and not list(tmp_path.rglob(".new-*"))
 
 
 def test_an_empty_store_is_no_error(empty, monkeypatch):
@@ -161,6 +181,7 @@ def test_list(store):
     assert set(row) == {"key", "kind", "family", "label", "bytes", "compiled", "used", "seconds"}
     assert len(row["key"]) == 64 and row["seconds"] > 0 and row["compiled"] <= time.time()
     text = run("list").stdout
+    assert "<1m" in text
     assert re.search(r"^key +family +label +size +age +used +took", text, re.MULTILINE)
     assert row["key"][:12] in text and row["label"] in text
 
@@ -200,7 +221,7 @@ def test_labels_cannot_move_the_cursor(store):
     whole = entries(store)[0]
     whole.record["label"] = "evil \x1b[2J[red]\nlabel"
     store.save(whole)
-    for command in (("list",), ("show", whole.key), ("explain-miss",), ("explain-miss", whole.key)):
+    for command in (("list",), ("show", whole.key), ("explain-miss", "-v"), ("explain-miss", whole.key)):
         result = run(*command)
         assert "\x1b" not in result.stdout and "[red]" in result.stdout, command
 
@@ -283,7 +304,8 @@ def test_why_the_last_process_compiled(store):
     assert second["reason"] == "spec: elements [8] → elements [16]" and second["same_process"] is False
     assert second["changes"][0]["component"] == "spec"
     text = run("explain-miss").stdout
-    assert "2 shaders compiled by process 999" in text and "1 shader: spec: elements [8] → elements [16]" in text
+    assert "2 shaders compiled by process 999, the last that compiled anything, " in text
+    assert "; nothing was compiled since" in text and "1 shader: spec: elements [8] → elements [16]" in text
 
 
 def test_shaders_of_one_reason_are_told_together(store):
@@ -305,7 +327,7 @@ def test_why_one_was_compiled(store):
     assert "strategies " in text and f"vkdnn cache diff {old.key[:12]} {new.key[:12]}" in text
     assert told("explain-miss", new.key)["shaders"][0]["nearest"] == old.key
     first = entries(store)[0]
-    assert told("explain-miss", first.key)["shaders"][0]["reason"].startswith("the first of its kind")
+    assert told("explain-miss", first.key)["shaders"][0]["reason"].startswith("the first of its kind: no older")
     assert run("explain-miss", "feed").exit_code == 1
 
 
@@ -316,6 +338,67 @@ def test_removed_entries_are_the_reason(store):
     found = told("explain-miss")["shaders"]
     assert found[0]["removed"]["reason"] == "cleared" and found[0]["nearest"] is None
     assert "its entry was removed: cleared" in run("explain-miss").stdout
+
+
+def test_neighbours_that_were_removed_since_are_told(store):
+    old = entries(store)[0]  # the only one of its family
+    new = variant(store, old, compiler="Glslang Version: 11:99.0.0")
+    store.path(old.key).unlink()
+    Store(store.root, "verdicts").note_removed(["v"], "cleared")  # not of shaders
+    store.note_removed([old.key, "a"], "evicted by the size cap of 1.0 KiB")
+    lines = (store.base / "removed.jsonl").read_text().splitlines()
+    late = [json.dumps(json.loads(line) | {"time": new.record["compiled"] + 1}) for line in lines]
+    (store.base / "removed.jsonl").write_text("\n".join(late) + "\n")
+    expected = "nothing like it is left: 2 entries were removed since (evicted by the size cap of 1.0 KiB)"
+    assert told("explain-miss", new.key)["shaders"][0]["reason"] == expected
+    assert told("explain-miss")["removed_since"][0]["count"] == 2
+    text = run("explain-miss").stdout
+    assert expected in text and "the last of which anything is left" in text and "nothing was compiled" not in text
+    assert "what is evicted is compiled again: set VKDNN_CACHE_MAX_BYTES to more than a run needs" in text
+
+
+def test_neighbours_that_were_removed_before_are_told(store):
+    old = entries(store)[1]
+    store.path(old.key).unlink()
+    store.note_removed([old.key], "cleared")
+    new = variant(store, old, seconds=time.time() + 9 - old.record["compiled"], compiler="Glslang Version: 11:99.0.0")
+    for entry in entries(store)[:-1]:
+        store.path(entry.key).unlink()
+    one = "the first of its kind among what was left: 1 entry was removed before (cleared)"
+    assert told("explain-miss", new.key)["shaders"][0]["reason"] == one
+    assert "nothing older was left: 1 shader; 1 entry was removed before (cleared)" in run("explain-miss").stdout
+
+
+def test_a_nearer_one_may_have_been_removed(store):
+    new = variant(
+        store, entries(store)[2], spec=entries(store)[2].text("spec").replace("elements [8]", "elements [16]")
+    )
+    text = run("explain-miss", new.key).stdout
+    assert "against the nearest older entry" in text and "may be among" not in text
+    lines = [{"key": "a", "kind": "shaders", "reason": "cleared", "time": new.record["compiled"] + 1}]
+    (store.base / "removed.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert "1 entry was removed since (cleared): a nearer one may be among" in run("explain-miss", new.key).stdout
+
+
+def test_what_was_compiled_and_evicted_at_once_is_told(empty, monkeypatch):
+    monkeypatch.setenv("VKDNN_CACHE_MAX_BYTES", "0")
+    compile_many([s.request for s in kernels(example("exp").outputs((2, 8)))])
+    text = run("explain-miss").stdout
+    assert "1 entry was removed (evicted by the size cap of 0 bytes), the last" in text
+    assert "set VKDNN_CACHE_MAX_BYTES to more than a run needs (it is 0 bytes now)" in text
+    found = told("explain-miss")
+    assert found["shaders"] == [] and found["removed_since"][0]["reason"] == "evicted by the size cap of 0 bytes"
+
+
+def test_a_cold_start_is_one_line(store):
+    text = run("explain-miss").stdout
+    assert text.splitlines()[2] == "the store was empty: 3 shaders" and "first of" not in text
+    assert (
+        told("explain-miss")["store_was_empty"] and not told("explain-miss", entries(store)[0].key)["store_was_empty"]
+    )
+    assert "first of" in run("explain-miss", "--verbose").stdout
+    variant(store, entries(store)[1], flags="-V -g")
+    assert "the store was empty" not in run("explain-miss").stdout
 
 
 def test_a_learning_rate_that_is_a_constant(empty):
@@ -349,7 +432,7 @@ def test_prune_by_size_and_age(store):
     assert all(not list(items(Store(store.root, kind))) for kind in KINDS)
     assert "is '1x', expected a number of bytes" in run("prune", "--max-bytes", "1x").stderr
     reasons = [json.loads(line)["reason"] for line in (store.base / "removed.jsonl").read_text().splitlines()]
-    assert reasons[:2] == ["evicted by the size cap"] * 2 and "not used for long" in reasons
+    assert reasons[:2] == [f"pruned to {bytes_text(size)}"] * 2 and "not used for long" in reasons
 
 
 def test_prune_removes_what_was_set_aside(store):

@@ -1,6 +1,7 @@
 """vkdnn cache warm, export and import: a store filled before it is needed, and moved."""
 
 import json
+import re
 import subprocess
 import sys
 import zipfile
@@ -160,6 +161,12 @@ def test_a_warm_store_on_another_machine(full, tmp_path, monkeypatch, module, na
     assert told("warm", f"{module}:f", "--shape", "8,32", "--shape", "w=32,16")["compiled"] == 0
     assert f"imported 0 shaders (0 bytes), {count} known before" in run("cache", "import", tmp_path / name).stdout
     assert "only imported ones" in run("cache", "explain-miss").stdout
+    one = next(items(other)).key
+    assert told("explain-miss", one)["shaders"][0]["imported"] > 0
+    assert re.search(
+        rf"imported from the archive {name} on \d{{4}}-\S+ \S+, compiled elsewhere",
+        run("cache", "explain-miss", one).stdout,
+    )
 
 
 def test_export_of_a_family_and_over_a_file(full, tmp_path):

@@ -95,8 +95,8 @@ def test_compilers_of_one_version_show_all_that_they_say():
         ("in0[8*i0 + 1*i1]", "in0[1*i0 + 8*i1]", ["spec: in0[8*i0 + 1*i1] → in0[1*i0 + 8*i1]"]),
         ("invocations=128", "invocations=64", ["schedule: invocations 128 → 64"]),
         ("FoldSchedule(", "Other(", ["schedule: FoldSchedule → Other"]),
-        ("  %3 =", "  %7 = exp float32 %2\n  %3 =", ["spec: with exp float32 %2"]),
-        ("  %2 = mul float32 %0 %1\n", "", ["spec: without mul float32 %0 %1"]),
+        ("  %3 =", "  %7 = exp float32 %2\n  %3 =", ["spec: instruction added: exp float32 %2"]),
+        ("  %2 = mul float32 %0 %1\n", "", ["spec: instruction removed: mul float32 %0 %1"]),
         ("const float32 0x497424f0", "const int32 0x00000001", ["spec: float32 → const int32"]),
     ],
 )
@@ -115,7 +115,7 @@ def test_values_that_moved_are_no_difference():
 
 def test_many_lines_are_summed_up():
     more = SPEC.replace("  %3 =", "".join(f"  %{i} = exp float32 %2\n" for i in range(10, 14)) + "  %3 =")
-    assert spec_differences(SPEC, more) == ["spec: with 4 lines (4 exp)"]
+    assert spec_differences(SPEC, more) == ["spec: 4 instructions added (4 exp)"]
 
 
 def test_only_a_few_differences_stand_in_the_message():

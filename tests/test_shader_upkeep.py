@@ -10,7 +10,7 @@ import pytest
 
 from vkdnn.shader import Store, upkeep
 from vkdnn.shader.entry import Entry, encode
-from vkdnn.shader.store import NEW, REMOVED
+from vkdnn.shader.store import NEW, REMOVED, bytes_text, max_bytes, parse_bytes
 from vkdnn.shader.upkeep import DAY, Item
 
 
@@ -62,7 +62,7 @@ def test_beyond_the_cap_the_least_recently_used_go(store, monkeypatch):
     upkeep.after_storing(store, keys[-1][:2])
     assert kept(store) == set(by_use[:18])  # 0.9 of the cap, so that the next entry does not evict again
     assert {line["key"] for line in removed(store)} == set(by_use[18:])
-    assert {line["reason"] for line in removed(store)} == {"evicted by the size cap"}
+    assert {(line["kind"], line["reason"]) for line in removed(store)} == {("shaders", upkeep.evicted(max_bytes()))}
     upkeep.after_storing(store, keys[-1][:2])
     assert kept(store) == set(by_use[:18])
 
@@ -318,3 +318,8 @@ def test_sizes_are_those_of_the_files(store):
     keys = fill(store, range(3))
     assert {i.key: i.bytes for i in upkeep.items(store)} == {k: store.path(k).stat().st_size for k in keys}
     assert store.path(keys[0]).read_bytes() == encode(entry(0))
+
+
+@pytest.mark.parametrize("text", ["0 bytes", "1 byte", "1023 bytes", "1.5 KiB", "2.0 MiB", "2.0 GiB", "1.0 TiB"])
+def test_sizes_are_told_in_the_units_in_which_they_are_given(text):
+    assert bytes_text(parse_bytes("size", text.removesuffix("ytes").removesuffix("yte"))) == text

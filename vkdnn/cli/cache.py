@@ -11,8 +11,8 @@ from vkdnn.cli import cache_check, cache_clean, cache_explain, cache_look, cache
 
 HELP = """Look at, explain, check, clean, fill and move the store of compiled shaders.
 
-It lies in VKDNN_CACHE_DIR, else in the user's cache folder; VKDNN_CACHE_MAX_BYTES bounds its size (2 GiB), and
-VKDNN_CACHE_DISABLE=1 switches it off."""
+It lies in VKDNN_CACHE_DIR, else in the user's cache folder. VKDNN_CACHE_MAX_BYTES bounds its size (2 GiB): whatever is
+beyond is evicted when shaders are stored, and by `vkdnn cache prune` at once. VKDNN_CACHE_DISABLE=1 switches it off."""
 
 EXAMPLES = """\
 [bold]Examples[/]

@@ -22,8 +22,10 @@ from vkdnn.shader import Store
 from vkdnn.shader.store import DEFAULT_MAX_DAYS, LOCKS, QUARANTINE, max_bytes, parse_bytes
 from vkdnn.shader.upkeep import (
     KINDS,
+    UNUSED,
     Item,
     Removed,
+    evicted,
     expired,
     items,
     leftovers,
@@ -58,20 +60,24 @@ def prune(
 ) -> None:
     """Bring the store within a size and an age, and remove leftovers, damaged files set aside and old formats.
 
+    A process does so only when it stores shaders and finds the store too large; this command acts at once. Last uses
+    are known to a minute: of entries used within the same one, those written first go first.
+
     JSON: dry_run, expired, surplus, leftovers, quarantined, old_formats {entries, bytes}, left {entries, bytes}.
     """
     limit = parse_bytes("--max-bytes", max_size) if max_size is not None else max_bytes()
     everything = {store: list(items(store)) for store in stores()}
+    reason = evicted(limit) if max_size is None else f"pruned to {size(limit)}"
     age = DEFAULT_MAX_DAYS if days is None else days
     old, over = Removed(), Removed()
     gone: set[Path] = set()
     for store, found in everything.items():
-        _add(old, remove(store, _kept(expired(found, age), gone), "not used for long", dry_run))
+        _add(old, remove(store, _kept(expired(found, age), gone), UNUSED, dry_run))
     whole = [i for found in everything.values() for i in found if i.path not in gone]
     doomed = {i.path for i in surplus(whole, limit)}
     for store, found in everything.items():
         chosen = [i for i in found if i.path in doomed]
-        _add(over, remove(store, _kept(chosen, gone), "evicted by the size cap", dry_run))
+        _add(over, remove(store, _kept(chosen, gone), reason, dry_run))
     left = Removed()
     for item in (i for i in whole if i.path not in gone):
         left.add(item)

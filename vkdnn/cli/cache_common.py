@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 from rich.cells import cell_len
 from rich.console import Console, JustifyMethod
-from rich.filesize import decimal
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -24,7 +23,7 @@ from vkdnn.errors import ArgumentError, StoreError
 from vkdnn.shader import Store
 from vkdnn.shader.entry import DamagedEntryError, Entry, decode, decode_header
 from vkdnn.shader.explain import Removal, compiled_at, parse_removals
-from vkdnn.shader.store import REMOVED, cache_folder
+from vkdnn.shader.store import REMOVED, bytes_text, cache_folder
 from vkdnn.shader.upkeep import DAY, KINDS, Item, items
 
 SHADERS = "shaders"
@@ -164,7 +163,7 @@ def bar(console: Console, what: str, total: int | None, at_once: bool = False) -
 
 def size(count: int) -> str:
     """Bytes for people."""
-    return decimal(count)
+    return bytes_text(count)
 
 
 def entries(count: int) -> str:
@@ -192,6 +191,16 @@ def age(moment: float) -> str:
         if seconds >= unit:
             return f"{seconds // unit:.0f}{name}"
     return f"{seconds:.0f}s"
+
+
+def used_ago(moment: float) -> str:
+    """ago() of a last use, of which the store knows the minute."""
+    return ago(moment) if moment <= 0 or time.time() - moment >= 60 else "less than a minute ago"
+
+
+def used_age(moment: float) -> str:
+    """age() of a last use."""
+    return age(moment) if time.time() - moment >= 60 else "<1m"
 
 
 def label_of(entry: Entry) -> str:

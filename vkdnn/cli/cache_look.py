@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -21,7 +22,6 @@ from vkdnn.cli.cache_common import (
     DIGITS,
     SHADERS,
     age,
-    ago,
     entries,
     header,
     headers,
@@ -32,15 +32,18 @@ from vkdnn.cli.cache_common import (
     size,
     stores,
     table,
+    used_age,
+    used_ago,
 )
 from vkdnn.cli.console import JsonOption, counted, output, print_json
 from vkdnn.errors import CompileError
 from vkdnn.shader import Compiler, Store
 from vkdnn.shader.entry import FORMAT_VERSION
-from vkdnn.shader.store import DEFAULT_MAX_DAYS, LOCKS, max_bytes
+from vkdnn.shader.store import DEFAULT_MAX_DAYS, LOCKS, NEW, max_bytes
 from vkdnn.shader.upkeep import Item, items, leftovers, old_formats, quarantined
 
 _KEY_DIGITS = 64
+_REMEDY = "shaders are compiled again in each process; make it writable, or set VKDNN_CACHE_DIR to another folder"
 
 KindOption = Annotated[
     str | None,
@@ -54,9 +57,13 @@ KindOption = Annotated[
 def stats(as_json: JsonOption = False) -> None:
     """How large the store is, how near its bounds, and whether it works.
 
-    JSON: folder, format, kinds {kind: {entries, bytes}}, entries, bytes, max_bytes, share (of max_bytes), max_days,
-    oldest_use, newest_use (seconds since 1970, or null), quarantined, leftovers and old_formats {entries, bytes}, locks
-    (true, false; null: nothing to lock yet), compiler {path, version} or null, compiler_error.
+    Nothing but storing shaders brings a store that is larger than VKDNN_CACHE_MAX_BYTES back under it;
+    `vkdnn cache prune` does so at once.
+
+    JSON: folder, works (whether entries can be written), trouble (why not, or null), format, kinds {kind: {entries,
+    bytes}}, entries, bytes, max_bytes, share (of max_bytes; null where that is 0), max_days, oldest_use, newest_use
+    (seconds since 1970, or null), quarantined, leftovers and old_formats {entries, bytes}, locks (true, false; null:
+    nothing to lock yet), compiler {path, version} or null, compiler_error.
     """
     console = output()
     folder = root()
@@ -64,14 +71,19 @@ def stats(as_json: JsonOption = False) -> None:
     if as_json:
         print_json(found)
         return
-    rows = [("folder", str(folder) + ("" if folder.exists() else " (not made yet)")), ("format", f"v{FORMAT_VERSION}")]
+    rows = [
+        ("folder", str(folder) + ("" if folder.exists() else " (not made yet)")),
+        ("works", "yes" if found["works"] else f"no: {found['trouble']}; {_REMEDY}"),
+        ("format", f"v{FORMAT_VERSION}"),
+    ]
     for kind, part in found["kinds"].items():
         rows.append((kind, f"{entries(part['entries'])}, {size(part['bytes'])}"))
-    rows.append(
-        ("size", f"{size(found['bytes'])} of {size(found['max_bytes'])} ({found['share']:.1%}), VKDNN_CACHE_MAX_BYTES")
-    )
+    whole, limit = found["bytes"], found["max_bytes"]
+    share = "" if found["share"] is None else f" ({found['share']:.1%})"
+    beyond = "; `vkdnn cache prune` removes what is beyond" if whole > limit else ""
+    rows.append(("size", f"{size(whole)} of {size(limit)}{share}, VKDNN_CACHE_MAX_BYTES{beyond}"))
     if found["entries"]:
-        rows.append(("last use", f"newest {ago(found['newest_use'])}, oldest {ago(found['oldest_use'])}"))
+        rows.append(("last use", f"newest {used_ago(found['newest_use'])}, oldest {used_ago(found['oldest_use'])}"))
     for name, where in (("quarantined", "prune"), ("leftovers", "repair"), ("old_formats", "prune")):
         part = found[name]
         if part["entries"]:
@@ -91,14 +103,17 @@ def _stats(folder: Path) -> dict[str, Any]:
     kinds = {kind: {"entries": part.entries, "bytes": part.bytes} for kind, part in counts.items()}
     whole = sum(part.bytes for part in counts.values())
     used = [moment for part in counts.values() if part.entries for moment in (part.oldest, part.newest)]
+    trouble_of_folder = writing_trouble(folder)
     return {
         "folder": str(folder),
+        "works": trouble_of_folder is None,
+        "trouble": trouble_of_folder,
         "format": FORMAT_VERSION,
         "kinds": kinds,
         "entries": sum(part.entries for part in counts.values()),
         "bytes": whole,
         "max_bytes": limit,
-        "share": whole / limit if limit else 0.0,
+        "share": whole / limit if limit else None,
         "max_days": DEFAULT_MAX_DAYS,
         "oldest_use": min(used, default=None),
         "newest_use": max(used, default=None),
@@ -109,6 +124,22 @@ def _stats(folder: Path) -> dict[str, Any]:
         "compiler": compiler,
         "compiler_error": trouble,
     }
+
+
+def writing_trouble(folder: Path) -> str | None:
+    """Why entries cannot be written; None where they can. Leaves nothing behind."""
+    store = Store(folder, SHADERS)
+    places = [place for place in (folder, store.base, store.folder) if os.path.lexists(place)]
+    if not places:  # the folder would be made in the first of those above that is there
+        places = [next((p for p in folder.absolute().parents if os.path.lexists(p)), Path("/"))]
+    for place in places:
+        try:
+            with tempfile.TemporaryFile(prefix=NEW, dir=place) as file:
+                file.write(b"0")
+        except OSError as error:
+            what = "cannot be written" if place in (folder, store.base, store.folder) else "takes no new folder"
+            return f"{place} {what} ({error.strerror or error})"
+    return None
 
 
 @dataclass
@@ -210,6 +241,8 @@ def list_entries(
 ) -> None:
     """List entries: key, family, label, size, age, last use and the time that compiling took.
 
+    Last uses are known to a minute: one is noted when the one before is older than that, so that reading seldom writes.
+
     JSON: total, shown, entries [{key, kind, family, label, bytes, compiled, used, seconds}].
     """
     console = output(as_json)
@@ -224,7 +257,7 @@ def list_entries(
     for r in rows:
         compiled = age(r["compiled"]) if r["compiled"] else ""
         took = "" if r["seconds"] is None else f"{r['seconds']:.2f} s"
-        cells = (r["key"][:DIGITS], r["family"], r["label"], size(r["bytes"]), compiled, age(r["used"]), took)
+        cells = (r["key"][:DIGITS], r["family"], r["label"], size(r["bytes"]), compiled, used_age(r["used"]), took)
         made.add_row(*map(plain, cells))
     print_table(console, made)
     if len(rows) < total:

@@ -38,7 +38,9 @@ def export(
 ) -> None:
     """Write the shaders of the store into one archive, for another machine or a container's image.
 
-    Verdicts on devices and compilers' versions stay: they belong to this machine. JSON: archive, entries, bytes,
+    Verdicts on devices and compilers' versions stay: they belong to this machine. The other machine needs the same
+    vkdnn and a GLSL compiler of the same version, which is part of the key, though it runs none; for one without a
+    compiler, `vkdnn aot build --device` makes a bundle. JSON: archive, entries, bytes,
     damaged (left out).
     """
     console = output(as_json)

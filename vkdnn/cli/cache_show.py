@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.syntax import Syntax
 
-from vkdnn.cli.cache_common import DIGITS, ago, found_entry, label_of, plain, print_table, row, size, table
+from vkdnn.cli.cache_common import DIGITS, ago, found_entry, label_of, plain, print_table, row, size, table, used_ago
 from vkdnn.cli.console import JsonOption, output, print_json, printable
 from vkdnn.errors import ArgumentError, CompileError, StoreError
 from vkdnn.shader.entry import Entry
@@ -95,7 +95,12 @@ def _print_entry(console: Console, item: Item, entry: Entry) -> None:
     console.print(f"[bold]{item.key}[/]")
     record = dict(entry.record)
     reflection, limits = record.pop("reflection", None), record.pop("limits", None)
-    rows = [("label", label_of(entry)), ("kind", entry.kind), ("size", size(item.bytes)), ("last use", ago(item.used))]
+    rows = [
+        ("label", label_of(entry)),
+        ("kind", entry.kind),
+        ("size", size(item.bytes)),
+        ("last use", used_ago(item.used)),
+    ]
     for name, value in record.items():
         if name == "compiled" and isinstance(value, (int, float)):
             stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))

@@ -134,7 +134,7 @@ def _report(
             }
         )
         return
-    found = "" if stored is None else f" of {needed:,}; {stored:,} were in the store"
+    found = "" if stored is None else f" of {needed:,}; {stored:,} {'was' if stored == 1 else 'were'} in the store"
     console.print(f"compiled {counted(compiled, 'shader')}{found} ({full_name(device)}, {seconds:.1f} s)", markup=False)
 
 

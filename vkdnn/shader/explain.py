@@ -50,6 +50,7 @@ class Removal:
     key: str
     reason: str
     time: float
+    kind: str = "shaders"
 
 
 def parse_removals(text: str) -> list[Removal]:
@@ -58,8 +59,9 @@ def parse_removals(text: str) -> list[Removal]:
     for line in text.splitlines():
         try:
             row = json.loads(line)
-            found.append(Removal(str(row["key"]), str(row["reason"]), float(row["time"])))
-        except (ValueError, KeyError, TypeError):
+            kind = str(row.get("kind", "shaders"))
+            found.append(Removal(str(row["key"]), str(row["reason"]), float(row["time"]), kind))
+        except (ValueError, KeyError, TypeError, AttributeError):
             continue  # the last line of a process that was killed
     return found
 
@@ -74,6 +76,28 @@ def compiled_at(entry: Entry) -> float:
     """Seconds since the epoch; 0 for an entry that does not say."""
     value = entry.record.get("compiled", 0.0)
     return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+def here_since(entry: Entry) -> float:
+    """When an entry came into the store: compiled, or imported from another machine with its own clock."""
+    imported = imported_at(entry)
+    return compiled_at(entry) if imported is None else imported
+
+
+def imported_at(entry: Entry) -> float | None:
+    """When an entry was imported; None for one that was compiled here."""
+    imported = entry.record.get("imported")
+    if imported is None:
+        return None
+    value = imported.get("time") if isinstance(imported, dict) else None
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+def removed_text(removals: Sequence[Removal], when: str = "") -> str:
+    """How many were removed and why: ``12 entries were removed since (cleared)``."""
+    reasons = ", ".join(dict.fromkeys(r.reason for r in removals))
+    count = f"{len(removals):,} {'entry was' if len(removals) == 1 else 'entries were'} removed"
+    return f"{count} {when} ({reasons})" if when else f"{count} ({reasons})"
 
 
 def last_process(headers: Iterable[Entry]) -> list[Entry]:
@@ -110,7 +134,7 @@ class Index:
 
         def promise(header: Entry) -> tuple[bool, bool, float]:
             """The templates are among the names."""
-            other_label = header.record.get("label") != entry.record.get("label")
+            other_label = _sizes(header) != _sizes(entry)
             return header.components.keys() != names, other_label, -compiled_at(header)
 
         candidates = heapq.nsmallest(MAX_COMPARED, _older(entry, self.by_family.get(family, ())), promise)
@@ -135,9 +159,14 @@ def family_of(entry: Entry) -> str:
     return str(entry.record.get("family", ""))
 
 
+def _sizes(entry: Entry) -> str:
+    """What a label says before its operations."""
+    return str(entry.record.get("label", "")).partition(": ")[0]
+
+
 def _older(entry: Entry, others: Iterable[Entry]) -> list[Entry]:
     moment = compiled_at(entry)
-    return [h for h in others if compiled_at(h) <= moment and h.key != entry.key]
+    return [h for h in others if here_since(h) <= moment and h.key != entry.key]
 
 
 class _Lines:
@@ -236,9 +265,11 @@ def spec_differences(old: str, new: str) -> list[str]:
         else:
             gone += [_plain(line) for line in a[a1:a2] if line.strip()]
             come += [_plain(line) for line in b[b1:b2] if line.strip()]
-    for word, lines in (("without", gone), ("with", come)):
-        few = len(lines) <= _SHOWN
-        found += [f"spec: {word} {line}" for line in lines] if few else [f"spec: {word} {_operations(lines)}"]
+    for word, lines in (("removed", gone), ("added", come)):
+        if len(lines) <= _SHOWN:
+            found += [f"spec: instruction {word}: {line}" for line in lines]
+        else:
+            found.append(f"spec: {_operations(lines, word)}")
     return list(dict.fromkeys(found)) or ["spec: the numbering of its values"]
 
 
@@ -247,10 +278,11 @@ def _plain(line: str) -> str:
     return re.sub(r"0x[0-9a-f]{8} \((.*)\)", r"\1", readable(re.sub(r"^%\d+ = ", "", line.strip())))
 
 
-def _operations(lines: Sequence[str]) -> str:
-    """Several lines by their first words: 3 lines (2 mul, add)."""
+def _operations(lines: Sequence[str], word: str) -> str:
+    """Several lines by their first words: 3 instructions added (2 mul, add)."""
     counts = Counter(line.split()[0] for line in lines)
-    return f"{len(lines)} lines ({', '.join(f'{n} {word}' if n > 1 else word for word, n in counts.items())})"
+    each = ", ".join(f"{n} {name}" if n > 1 else name for name, n in counts.items())
+    return f"{len(lines)} instructions {word} ({each})"
 
 
 def _line_difference(old: str, new: str, resized: bool) -> list[str]:

@@ -6,6 +6,8 @@ Everything that can change the SPIR-V must be in a request's components; nothing
 from __future__ import annotations
 
 import hashlib
+import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -21,6 +23,9 @@ from vkdnn.shader.entry import digest
 # Packages and modules that turn a spec into GLSL.
 _GENERATOR = ("dtypes.py", "numerics", "ir", "codegen", "kernels")
 _LARGE = 1 << 29
+_LABEL = 70  # characters
+_INSTRUCTION, _REDUCTION = re.compile(r"^  %\d+ = (\w+)", re.M), re.compile(r"^  reduced \d+ = (\w+)", re.M)
+_NO_OPERATION = ("load", "const", "reduced", "stop_gradient")
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
@@ -95,10 +100,24 @@ def kernel_request(spec: KernelSpec, schedule: Any, strategies: Strategies) -> S
         return Source(render(spec, schedule, strategies.defines), template_hashes(spec.template))
 
     text = spec.text()
-    label, family = text.split("\n", 1)[0], type(spec).__name__
-    return ShaderRequest(
-        rendered, f"{text}\nschedule {schedule}", strategies.text, label, family, lambda: _workgroups(spec, schedule)
-    )
+    whole, family = f"{text}\nschedule {schedule}", type(spec).__name__
+    return ShaderRequest(rendered, whole, strategies.text, label_of(text), family, lambda: _workgroups(spec, schedule))
+
+
+def label_of(spec: str) -> str:
+    """What people call a kernel: the first line of its spec with the operations in it, which tell it from others.
+
+    >>> label_of("expr dims (count, )\\n  %0 = load float32 in0[1*i0]\\n  %1 = exp float32 %0")
+    'expr dims (count, ): exp'
+    """
+    first, _, body = spec.partition("\n")
+    counts = Counter(_INSTRUCTION.findall(body))
+    operations = {name: n for name, n in counts.items() if name not in _NO_OPERATION} or counts
+    over = dict.fromkeys(_REDUCTION.findall(body))
+    label = first + (f" by {', '.join(over)}" if over else "")
+    if operations:
+        label += ": " + " ".join(f"{n} {name}" if n > 1 else name for name, n in operations.items())
+    return label if len(label) <= _LABEL else label[: _LABEL - 1] + "…"
 
 
 def _workgroups(spec: KernelSpec, schedule: Any) -> list[Formula] | None:

@@ -174,7 +174,8 @@ class Store:
     def note_removed(self, keys: list[str], reason: str) -> None:
         """Remembers why entries are gone, for whoever asks later why one was made again."""
         path = self.base / REMOVED
-        lines = "".join(json.dumps({"key": k, "reason": reason, "time": time.time()}) + "\n" for k in keys)
+        row = {"kind": self.kind, "reason": reason, "time": time.time()}
+        lines = "".join(json.dumps({"key": key} | row) + "\n" for key in keys)
         with contextlib.suppress(OSError):  # only an explanation is lost
             if path.exists() and path.stat().st_size > _REMOVED_BYTES:
                 os.replace(path, path.with_suffix(".old"))
@@ -247,6 +248,18 @@ def parse_bytes(name: str, text: str) -> int:
     if found is None:
         raise StoreError(f"{name} is {text!r}, expected a number of bytes such as 500000000, 500M or 2G")
     return int(float(found.group(1)) * _UNITS[found.group(2).upper()])
+
+
+def bytes_text(count: int) -> str:
+    """Bytes for people, in the units that parse_bytes() takes.
+
+    >>> bytes_text(1), bytes_text(1536), bytes_text(2 << 30)
+    ('1 byte', '1.5 KiB', '2.0 GiB')
+    """
+    for unit in "TGMK":
+        if count >= _UNITS[unit]:
+            return f"{count / _UNITS[unit]:,.1f} {unit}iB"
+    return "1 byte" if count == 1 else f"{count} bytes"
 
 
 def max_bytes() -> int:

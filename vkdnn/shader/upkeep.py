@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vkdnn.shader.entry import FORMAT_VERSION, DamagedEntryError, decode
-from vkdnn.shader.store import DEFAULT_MAX_DAYS, NEW, QUARANTINE, VERSION_FOLDER, Store, max_bytes
+from vkdnn.shader.store import DEFAULT_MAX_DAYS, NEW, QUARANTINE, VERSION_FOLDER, Store, bytes_text, max_bytes
 
 DAY = 86400.0
 _ABANDONED_DAYS = 30.0
@@ -31,6 +31,7 @@ _KEY = re.compile(r"[0-9a-f]{64}(\.spv|\.json)?")
 _ANY_FORMAT = b"vkdnn "  # how an entry of any format begins
 _FIRST_KINDS = ("shaders", "verdicts")  # lay at the top before formats had folders of their own
 KINDS = ("shaders", "verdicts", "compilers")
+UNUSED, EVICTED = "not used for long", "evicted by the size cap"  # why an entry was removed
 
 
 class Item(NamedTuple):
@@ -176,7 +177,10 @@ def expired(entries: Iterable[Item], days: float) -> list[Item]:
 
 
 def surplus(entries: Iterable[Item], limit: int, keep: float = 1.0) -> list[Item]:
-    """The entries least recently used whose removal brings the whole to ``keep * limit`` bytes, if it is beyond."""
+    """The entries least recently used whose removal brings the whole to ``keep * limit`` bytes, if it is beyond.
+
+    A last use is known to a minute; of entries used within the same one, those written first go first.
+    """
     listed = sorted(entries, key=lambda item: (-item.used, item.key))
     total = sum(item.bytes for item in listed)
     doomed: list[Item] = []
@@ -184,6 +188,11 @@ def surplus(entries: Iterable[Item], limit: int, keep: float = 1.0) -> list[Item
         doomed.append(listed.pop())
         total -= doomed[-1].bytes
     return doomed
+
+
+def evicted(limit: int) -> str:
+    """Why surplus() entries were removed."""
+    return f"{EVICTED} of {bytes_text(limit)}"
 
 
 def after_storing(store: Store, shard: str) -> None:
@@ -207,7 +216,7 @@ def after_storing(store: Store, shard: str) -> None:
     old = expired(everything, DEFAULT_MAX_DAYS)
     gone = {item.key for item in old}
     excess = surplus((i for i in everything if i.key not in gone), limit, _KEEP)
-    for doomed, reason in ((old, "not used for long"), (excess, "evicted by the size cap")):
+    for doomed, reason in ((old, UNUSED), (excess, evicted(limit))):
         with contextlib.suppress(OSError):  # what cannot be removed stays
             remove(store, doomed, reason)
     for item in leftovers(store.root):

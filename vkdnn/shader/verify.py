@@ -109,5 +109,7 @@ def not_found_here(components: Mapping[str, str], compiler: Compiler | None) -> 
         return "they are of another compiler or other flags"
     for name, sha256 in components.items():
         if name.startswith("template ") and _template(name.removeprefix("template ")) != sha256:
-            return "they are of other templates: of another version of vkdnn"
+            if _template(name.removeprefix("template ")) is None:
+                return f"they need {name}, which this version of vkdnn has not"
+            return f"they are of another {name}: of another version of vkdnn"
     return None
