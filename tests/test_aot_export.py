@@ -323,7 +323,16 @@ def test_the_reference_runs_no_bundles(bundle):
     [
         (numbers(2), {}, "arguments is"),
         ([vk.aot.Spec(("rows",))], {}, "ranges: none for 'rows'"),
-        ([vk.aot.Spec((3,))], {"ranges": {"rows": (1, 2)}}, "'rows' is in no shape"),
+        (
+            [vk.aot.Spec((3,))],
+            {"ranges": {"rows": (1, 2)}},
+            "'rows' is in no shape of the arguments, all sizes are numbers",
+        ),
+        (
+            [vk.aot.Spec(("rows",))],
+            {"ranges": {"row": (1, 2)}},
+            "'row' is in no shape of the arguments, the names there are rows",
+        ),
         ([vk.aot.Spec(("rows",))], {"ranges": {"rows": 3}}, "ranges: rows: got 3, expected (smallest, largest)"),
         ([vk.aot.Spec(("rows",))], {"ranges": {"rows": (1, 2, 3)}}, "ranges: rows is (1, 2, 3), expected"),
         ([vk.aot.Spec(("rows",))], {"ranges": {"rows": (1, 2.5)}}, "ranges: rows: got 2.5, expected"),
@@ -398,6 +407,39 @@ def test_devices_that_offer_too_little_are_refused(tmp_path, field, value, said)
     file.write_text(json.dumps(manifest))
     with pytest.raises(BundleError, match=said):
         vk.aot.load(tmp_path / "b")
+
+
+def test_a_plan_that_was_edited_is_refused(tmp_path):
+    vk.aot.export(lambda x: vk.softmax(x @ x) @ x, [numbers(4, 4)], tmp_path / "b")
+    file = tmp_path / "b" / "manifest.json"
+
+    def barrier(manifest):
+        next(d for d in manifest["program"]["dispatches"] if d["barrier"])["barrier"] = False
+
+    def overlap(manifest):
+        program = manifest["program"]
+        arenas = [v for v in program["values"] if program["buffers"][v["buffer"]]["kind"] == "arena"]
+        for v in arenas:
+            v["offset"] = 0
+
+    def groups(manifest):
+        manifest["program"]["dispatches"][0]["groups"][0] += 1
+
+    def local_size(manifest):
+        manifest["kernels"][0]["local_size"][0] += 1
+
+    whole = file.read_text()
+    for edit, said in (
+        (barrier, "there is no barrier between them"),
+        (overlap, "overlap in an arena"),
+        (groups, "but its kernel takes"),
+        (local_size, r"kernels\[0\].local_size is"),
+    ):
+        manifest = json.loads(whole)
+        edit(manifest)
+        file.write_text(json.dumps(manifest))
+        with pytest.raises(BundleError, match=said):
+            vk.aot.load(tmp_path / "b")
 
 
 def test_devices_whose_arithmetic_does_not_do_are_refused(tmp_path, monkeypatch):

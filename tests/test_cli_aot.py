@@ -14,7 +14,9 @@ from typer.testing import CliRunner
 
 import vkdnn as vk
 from vkdnn.cli import app
-from vkdnn.train import sample_text
+from vkdnn.cli.job_options import parse_job
+from vkdnn.train import Trainer, sample_text
+from vkdnn.train.data import batch_at
 
 MODEL = ["--width", "16", "--layers", "1", "--heads", "2"]
 TINY = [*MODEL, "--batch", "2", "--length", "16"]
@@ -84,7 +86,8 @@ def test_arguments_by_position_and_by_name(module, tmp_path):
         ("x", "float16", [3, 8]),
         ("scale", "float32", []),
     ]
-    assert "wrote" in run("build", f"{module}:Holder.double", "-s", "4", "-o", tmp_path / "c").stdout
+    said = run("build", f"{module}:Holder.double", "-s", "4", "-o", tmp_path / "c").stdout
+    assert "wrote" in said and "KiB" in said and "kB" not in said
     assert run("run", tmp_path / "c").stdout.count("SHA-256") == 1
 
 
@@ -92,6 +95,24 @@ def test_a_model_is_built_for_a_range_of_lengths(tmp_path):
     record = found("build", "--model", "gpt", *MODEL, "--range", "tokens=1:40", "--batch", "2", "-o", tmp_path / "b")
     assert record["inputs"] == [{"name": "tokens", "dtype": "int32", "shape": [2, "tokens"]}]
     assert found("run", tmp_path / "b", "--set", "tokens=33")["outputs"][0]["shape"] == [2, 33, 256]
+
+
+def test_a_training_step_is_trained_from_python(tmp_path):
+    """The loop of docs/aot.md."""
+    said = run("build", "--model", "rapt", "--train", *TINY, "-o", tmp_path / "step").stdout
+    assert "input    tokens: int32[2, 17]" in said and "arrays" in said and said.count("input") == 3
+    step = vk.aot.load(tmp_path / "step")
+    params, state, wanted = step.initial()
+    text = sample_text()
+    trainer = Trainer(parse_job("rapt", TINY, "test")[0], text, vk.device())
+    for number in range(3):
+        tokens = batch_at(text, number, 2, 16, trainer.job.seed)
+        assert wanted == vk.aot.Spec(tokens.shape, "int32")
+        params, state, loss = step(params, state, tokens)
+        assert loss.item() == trainer.step()
+    average = found("build", "--model", "rapt", "--train", *TINY, "--ema", "0.5", "-o", tmp_path / "average")
+    assert [o["name"] for o in average["outputs"]][-1] == "result.3"
+    assert len(vk.aot.load(tmp_path / "average").initial()) == 4
 
 
 def test_a_training_step_is_built_and_goes_on_in_place(tmp_path):
@@ -137,6 +158,9 @@ def test_a_run_with_the_kernels_of_a_bundle_compiles_nothing(tmp_path, model):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "equal: 2 steps" in done.stdout and (tmp_path / "run" / "sample.txt").exists()
+    limits = found("inspect", tmp_path / "kernels.zip")["limits"]
+    assert "maxComputeSharedMemorySize" in limits and not {"maxComputeWorkGroupCount", "memory"} & set(limits)
+    assert "maxStorageBufferRange" not in run("inspect", tmp_path / "kernels.zip").stdout
     with pytest.raises(vk.aot.BundleError, match="is a set of kernels without a program"):
         vk.aot.load(tmp_path / "kernels.zip")
 
@@ -154,8 +178,10 @@ def test_a_run_with_the_kernels_of_a_bundle_compiles_nothing(tmp_path, model):
         (["{module}:forward", "-s", "y=3"], "has no argument 'y', expected x, scale"),
         (["{module}:forward", "-s", "3,8", "-s", "x=3,8"], "got argument 'x' twice"),
         (["{module}:forward", "-s", "x=3,7"], "matmul"),
-        (["{module}:forward", "-s", "x=a,8"], "ranges: none for 'a'"),
-        (["{module}:forward", "-s", "x=3,8", "--range", "a=1:2"], "'a' is in no shape"),
+        (["{module}:forward", "-s", "x=a,8"], "--range: none for the size 'a'; give one, such as --range a=1:512"),
+        (["{module}:forward", "-s", "x=a,8", "--range", "b=1:2"], "'b' is in no --shape; the sizes with names are a"),
+        (["{module}:forward", "-s", "x=a,8", "--range", "a=3:2"], "a is 3:2, expected 1 <= LOW <= HIGH"),
+        (["{module}:forward", "-s", "x=3,8", "--range", "a=1:2"], "'a' is in no --shape; all sizes are numbers"),
         (["{module}:forward", "-s", "x=3,8", "--range", "a"], "expected such as batch=1:8"),
         (["{module}:broken", "-s", "x=3"], "broken failed with RuntimeError: no such thing"),
         (["{module}:forward", "-s", "x=3,8", "--train"], "belongs to --model"),
@@ -182,7 +208,7 @@ def test_what_cannot_be_built_is_said(module, tmp_path, arguments, said):
 def test_what_exists_stays_unless_asked(module, tmp_path):
     build = ("build", f"{module}:Holder.double", "-s", "4", "-o", tmp_path / "b")
     run(*build)
-    assert "exists" in run(*build, code=1).output
+    assert "exists; name another, or replace it with --overwrite" in " ".join(run(*build, code=1).output.split())
     run(*build, "--overwrite")
 
 

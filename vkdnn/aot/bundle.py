@@ -17,6 +17,7 @@ import safetensors
 from vkdnn import dtypes, tracing
 from vkdnn.aot import arguments
 from vkdnn.aot import manifest as m
+from vkdnn.aot.checks import check_kernels, check_program
 from vkdnn.aot.export import Spec
 from vkdnn.aot.formulas import evaluate
 from vkdnn.aot.reading import read_manifest
@@ -43,8 +44,9 @@ KEPT_SIZES = 8  # programs kept ready: one for each choice of symbolic sizes
 def load(path: str | os.PathLike[str], device: Device | str | int | None = None) -> Bundle:
     """The bundle at ``path`` (a folder or .zip), ready on a Vulkan device (default: the current one).
 
-    No compiler is needed. Raises BundleError for a bundle that is damaged or of another version, or that asks more of
-    the device than it offers, and ArgumentError for the reference, which runs no shaders.
+    No compiler is needed. Raises BundleError for a bundle that is damaged or of another version, whose kernels or plan
+    of memory and barriers are not as they must be, or that asks more of the device than it offers; ArgumentError for
+    the reference, which runs no shaders.
 
     >>> import tempfile, vkdnn as vk
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -60,6 +62,8 @@ def load(path: str | os.PathLike[str], device: Device | str | int | None = None)
             f"bundle {archive.path}: is a set of kernels without a program; name it in VKDNN_AOT, or build one with "
             "vk.aot.export"
         )
+    check_kernels(archive, manifest)
+    check_program(archive, manifest)
     spirv = [archive.spirv(kernel.file, kernel.sha256) for kernel in manifest.kernels]
     if manifest.probe is not None and manifest.producer.generator == generator_fingerprint():
         provide(manifest.kernels[manifest.probe].identity, spirv[manifest.probe])  # a device is probed when it opens

@@ -109,14 +109,16 @@ def prepared(
 
 def check_ranges(ranges: Mapping[str, Any], arguments: Sequence[Any]) -> tuple[m.Symbol, ...]:
     """The symbols of the arguments' shapes. Raises ArgumentError for one without a range, or a range that is none."""
-    used = dict.fromkeys(n for x in tree.flatten(list(arguments))[0] if isinstance(x, Spec) for n in names_of(x))
+    used = sizes_named(arguments)
+    for name in ranges:
+        if name not in used:
+            known = f"the names there are {', '.join(used)}" if used else "all sizes are numbers; leave it out"
+            raise ArgumentError(f"ranges: {name!r} is in no shape of the arguments, {known}")
     for name in used:
         if name not in ranges:
             raise ArgumentError(f"ranges: none for {name!r}; give one, as ranges={{{name!r}: (1, 512)}}")
     found = []
     for name, given in ranges.items():
-        if name not in used:
-            raise ArgumentError(f"ranges: {name!r} is in no shape of the arguments; leave it out")
         pair = integers(f"ranges: {name}", given, "(smallest, largest)")
         if len(pair) != 2:
             raise ArgumentError(f"ranges: {name} is {short(given)}, expected (smallest, largest)")
@@ -125,6 +127,12 @@ def check_ranges(ranges: Mapping[str, Any], arguments: Sequence[Any]) -> tuple[m
             raise ArgumentError(f"ranges: {name!r} is {low} to {high}, expected 1 <= smallest <= largest < 2**31")
         found.append(m.Symbol(name, low, high))
     return tuple(found)
+
+
+def sizes_named(arguments: Sequence[Any]) -> list[str]:
+    """The names in the shapes of the arguments, each once."""
+    found = (n for x in tree.flatten(list(arguments))[0] if isinstance(x, Spec) for n in names_of(x))
+    return list(dict.fromkeys(found))
 
 
 def names_of(spec: Spec) -> list[str]:

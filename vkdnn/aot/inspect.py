@@ -21,6 +21,8 @@ from vkdnn.errors import ArgumentError
 from vkdnn.shader.bundle import Archive, BundleError
 from vkdnn.shader.reflect import Reflection
 
+_OF_RUNS = ("maxComputeWorkGroupCount", "maxStorageBufferRange", "memory")  # limits that a program's sizes decide
+
 
 @dataclass(frozen=True)
 class KernelUse:
@@ -162,6 +164,12 @@ class Inspection:
         program = self.manifest.program
         return 0 if program is None else len(program.submissions)
 
+    @property
+    def limits(self) -> dict[str, Any]:
+        """What the device must offer, as far as it is known: a set of kernels does not say on what they run."""
+        found = asdict(self.manifest.limits)
+        return found if self.manifest.program is not None else {k: v for k, v in found.items() if k not in _OF_RUNS}
+
     def record(self) -> dict[str, Any]:
         """Everything as JSON has it."""
         manifest = self.manifest
@@ -172,7 +180,7 @@ class Inspection:
             "producer": asdict(manifest.producer),
             "numerics": asdict(manifest.numerics),
             "symbols": [{**asdict(s), "value": self.symbols[s.name]} for s in manifest.symbols],
-            "limits": asdict(manifest.limits),
+            "limits": self.limits,
             "kernels": [asdict(k) for k in self.kernels],
             "totals": {
                 "kernels": len(self.kernels),

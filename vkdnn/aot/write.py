@@ -19,8 +19,9 @@ from vkdnn.shader.bundle import MANIFEST, BundleError
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
-def check_free(path: str | os.PathLike[str], overwrite: bool) -> Path:
-    """The path, if a bundle may be written there. Raises ArgumentError that says why not."""
+def check_free(path: str | os.PathLike[str], overwrite: bool, option: str = "overwrite=True") -> Path:
+    """The path, if a bundle may be written there. Raises ArgumentError that says why not; ``option`` is what asks for
+    it to be overwritten."""
     try:
         place = Path(path)
     except TypeError:
@@ -33,7 +34,7 @@ def check_free(path: str | os.PathLike[str], overwrite: bool) -> Path:
         raise ArgumentError(f"path: {place} is a folder; name another .zip")
     if place.exists() or place.is_symlink():
         if not overwrite:
-            raise ArgumentError(f"path: {place} exists; name another, or ask for it to be overwritten")
+            raise ArgumentError(f"path: {place} exists; name another, or replace it with {option}")
         if not _is_bundle(place):
             raise ArgumentError(f"path: {place} is no bundle, so it is not overwritten; name another path")
     return place

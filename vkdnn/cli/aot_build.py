@@ -15,8 +15,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from vkdnn.aot.arguments import described
 from vkdnn.aot.describe import Described
-from vkdnn.aot.export import Spec, prepared, some_device
+from vkdnn.aot.export import Spec, prepared, sizes_named, some_device
 from vkdnn.aot.manifest import WEIGHTS, Manifest, Symbol
 from vkdnn.aot.package import package
 from vkdnn.aot.picture import sized
@@ -49,6 +50,7 @@ EXAMPLES = """\
   VKDNN_AOT=kernels VKDNN_AOT_ONLY=1 vkdnn train --steps 50 --device 0    compiles nothing"""
 
 _COMMAND = "vkdnn aot build"
+_LISTED = 8  # inputs or outputs that are listed one by one
 
 
 def build(
@@ -129,7 +131,7 @@ def build(
             "belongs to programs; kernels alone are for sizes that are known", param_hint="--range"
         )
     console = output(as_json)
-    place = check_free(path, overwrite)
+    place = check_free(path, overwrite, "--overwrite")
     chosen = None if device is None else find_device(device)
     target = target_of(chosen)
     if function is not None:
@@ -139,6 +141,8 @@ def build(
     else:
         assert model is not None
         made = _of_model(*parse_job(model, rest, _COMMAND), training, kernels, _ranges(ranges), target, chosen)
+    if not kernels:
+        _check_ranges(made.arguments, _ranges(ranges))
     before = compile_count()
     with bar(console, "compiling", None, at_once=True) as progress:
         if kernels:
@@ -176,6 +180,20 @@ def _ranges(texts: Sequence[str] | None) -> dict[str, tuple[int, int]]:
             raise ArgumentError(f"--range: got {text!r}, expected such as batch=1:8")
         found[parts[1]] = (int(parts[2]), int(parts[3]))
     return found
+
+
+def _check_ranges(arguments: Sequence[Any], ranges: dict[str, tuple[int, int]]) -> None:
+    """Raises ArgumentError, in words of the command line, for names without a range and ranges without a name."""
+    used = sizes_named(arguments)
+    for name, (low, high) in ranges.items():
+        if name not in used:
+            known = f"the sizes with names are {', '.join(used)}" if used else "all sizes are numbers"
+            raise ArgumentError(f"--range: {name!r} is in no --shape; {known}")
+        if not 0 < low <= high < 2**31:
+            raise ArgumentError(f"--range: {name} is {low}:{high}, expected 1 <= LOW <= HIGH < 2**31")
+    for name in used:
+        if name not in ranges:
+            raise ArgumentError(f"--range: none for the size {name!r}; give one, such as --range {name}=1:512")
 
 
 def ordered(function: Callable[..., Any], arguments: Sequence[Argument]) -> list[Spec]:
@@ -304,12 +322,23 @@ def _report(
     for s in manifest.symbols:
         line("size", f"{s.name} from {s.low} to {s.high}")
     for title, arrays in (("input", program.inputs), ("output", program.outputs)):
-        for array in arrays[:8]:
-            line(title, f"{array.name}: {_array(array)['dtype']}{_array(array)['shape']}".replace("'", ""))
-        if len(arrays) > 8:
-            line("", f"and {len(arrays) - 8:,} more")
+        for text in _listed(arrays):
+            line(title, text)
     if manifest.weights:
         line("weights", WEIGHTS)
+
+
+def _listed(arrays: Sequence[Any]) -> list[str]:
+    """A line for each array; where there are many, one for those of an argument or a part of the result."""
+    parts: dict[str, list[Any]] = {}
+    for array in arrays:
+        words = array.name.split(".")
+        short = ".".join(words[: 2 if words[0] == "result" else 1])
+        parts.setdefault(short if len(arrays) > _LISTED else array.name, []).append(array)
+    return [
+        f"{name}: {described(found[0])}" if len(found) == 1 else f"{name}: {len(found):,} arrays"
+        for name, found in parts.items()
+    ]
 
 
 def _array(array: Any) -> dict[str, Any]:

@@ -217,7 +217,7 @@ def _print_limits(console: Console, found: Inspection) -> None:
     _heading(console, "the device must offer")
     table = _table(("limit", "at least"))
     table.columns[0].justify = "left"
-    for name, value in found.record()["limits"].items():
+    for name, value in found.limits.items():
         table.add_row(name, "x".join(map(str, value)) if isinstance(value, (list, tuple)) else f"{value:,}")
     if any(k.subgroups for k in found.kernels):
         table.add_row("subgroup operations", "yes")

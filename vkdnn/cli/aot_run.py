@@ -22,6 +22,7 @@ from vkdnn.aot.bundle import Bundle, load
 from vkdnn.aot.formulas import evaluate
 from vkdnn.aot.manifest import Input
 from vkdnn.aot.trees import build
+from vkdnn.cli.cache_common import bar
 from vkdnn.cli.console import JsonOption, counted, find_device, full_name, output, print_json
 from vkdnn.errors import ArgumentError
 
@@ -70,13 +71,15 @@ def run(
     sizes = _sizes(loaded, given, _values(values or ()))
     arguments = _arguments(loaded, given, sizes)
     seconds = []
-    for number in range(runs):
-        begun = time.monotonic()
-        found = loaded(*arguments[0], **arguments[1])
-        leaves = tree.flatten(found)[0]
-        seconds.append(time.monotonic() - begun)
-        if number + 1 < runs:
-            arguments = _next(loaded, arguments, leaves)
+    with bar(console, "running", runs, at_once=True) as progress:
+        for number in range(runs):
+            progress(number)
+            begun = time.monotonic()
+            found = loaded(*arguments[0], **arguments[1])
+            leaves = tree.flatten(found)[0]
+            seconds.append(time.monotonic() - begun)
+            if number + 1 < runs:
+                arguments = _next(loaded, arguments, leaves)
     hosts = {o.name: x.numpy() for o, x in zip(loaded.program.outputs, leaves, strict=True)}
     if result is not None:
         np.savez(result, **{n: x.view(np.uint16) if x.dtype == ml_dtypes.bfloat16 else x for n, x in hosts.items()})

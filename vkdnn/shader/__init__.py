@@ -5,17 +5,17 @@ It must never return SPIR-V that another compiler, other flags or another text p
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 from vkdnn.errors import CompileError
 from vkdnn.shader import bundle
 from vkdnn.shader.compiler import Compiler, compile_count
 from vkdnn.shader.entry import Entry, key_of, short
+from vkdnn.shader.missing import forbidden
 from vkdnn.shader.reflect import limits_needed, reflect
 from vkdnn.shader.request import ShaderRequest, Source, generator_fingerprint
 from vkdnn.shader.store import LOCK_SECONDS, Store, default_store
@@ -25,7 +25,6 @@ __all__ = ["Compiler", "ShaderRequest", "Source", "Store", "compile_count", "com
 
 Progress = Callable[[int, int, str], None]
 KIND = "shaders"
-_NAMED = 8  # shaders that a message names
 
 _STARTED = time.time()
 _lock = threading.Lock()
@@ -53,7 +52,7 @@ def _compiled(requests: Sequence[ShaderRequest], progress: Progress | None) -> l
         compiler = Compiler.find()
     except CompileError:
         if only_stored:  # without its version nothing is found in the store
-            raise _forbidden(requests) from None
+            raise forbidden(requests, None, None) from None
         raise
     store = default_store(KIND)
     components = [request.components(compiler.version, compiler.flags) for request in requests]
@@ -71,23 +70,12 @@ def _compiled(requests: Sequence[ShaderRequest], progress: Progress | None) -> l
             ready[key] = stored.contents["spirv"]
     if missing:
         if only_stored:
-            raise _forbidden(missing.values())
+            parts = dict(zip(keys, components, strict=True))
+            raise forbidden(list(missing.values()), store, [parts[key] for key in missing])
         ready.update(_Compilation(compiler, store).run(missing, progress))
     with _lock:
         _memo.update(ready)
     return [ready[key] for key in keys]
-
-
-def _forbidden(missing: Collection[ShaderRequest]) -> CompileError:
-    """The error for shaders that would have to be compiled."""
-    named = [f"{request.label} ({request.identity[:12]})" for request in itertools.islice(missing, _NAMED)]
-    count = "1 shader is" if len(missing) == 1 else f"{len(missing)} shaders are"
-    more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
-    return CompileError(
-        f"{count} neither in VKDNN_AOT's bundles nor stored, and VKDNN_AOT_ONLY=1 forbids compiling: "
-        f"{', '.join(named)}{more}; build the bundle again with `vkdnn aot build`, fill the store with "
-        "`vkdnn cache warm`, or unset it"
-    )
 
 
 class _Compilation:

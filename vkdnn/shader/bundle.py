@@ -10,9 +10,10 @@ import json
 import os
 import threading
 import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from vkdnn.errors import ArgumentError, VkdnnError
 from vkdnn.shader.request import generator_fingerprint
@@ -98,6 +99,14 @@ class Archive:
         return found
 
 
+class Kernel(NamedTuple):
+    """What a bundle says of a kernel, for messages about one that is not there."""
+
+    label: str
+    family: str
+    spec: str
+
+
 @dataclass(frozen=True)
 class KernelTable:
     """The kernels of a bundle by identity: (file, SHA-256)."""
@@ -105,6 +114,9 @@ class KernelTable:
     archive: Archive
     generator: str
     files: dict[str, tuple[str, str]]
+    kernels: tuple[Kernel, ...] = ()
+    strategies: str = ""
+    portable: bool = False
     loaded: dict[str, bytes] = field(default_factory=dict)
 
     @staticmethod
@@ -115,11 +127,15 @@ class KernelTable:
         try:
             generator = str(manifest["producer"]["generator"])
             files = {str(k["identity"]): (str(k["file"]), str(k["sha256"])) for k in manifest["kernels"]}
-        except (KeyError, TypeError) as error:
+            kernels = [Kernel(*(str(k.get(name, "")) for name in Kernel._fields)) for k in manifest["kernels"]]
+            numerics = manifest["numerics"]
+            strategies = ",".join(f"{name}={numerics[name]}" for name in ("subnormals", "division", "square_root"))
+            portable = manifest["producer"].get("target") == ""
+        except (KeyError, TypeError, AttributeError) as error:
             raise BundleError(
                 f"bundle {archive.path}: the table of kernels in {MANIFEST} is damaged ({error!r}); {_AGAIN}"
             ) from None
-        return KernelTable(archive, generator, files)
+        return KernelTable(archive, generator, files, tuple(kernels), strategies, portable)
 
     def find(self, identity: str) -> bytes | None:
         """The SPIR-V of a kernel, None if it is not here. Raises BundleError for a damaged file."""
@@ -150,11 +166,17 @@ def find(identity: str) -> bytes | None:
     with _lock:
         if identity in _provided:
             return _provided[identity]
-    for path in filter(None, os.environ.get("VKDNN_AOT", "").split(os.pathsep)):
-        found = _table(path).find(identity)
+    for table in tables():
+        found = table.find(identity)
         if found is not None:
             return found
     return None
+
+
+def tables() -> Iterator[KernelTable]:
+    """Those of the bundles that VKDNN_AOT names, in their order. Raises BundleError as find() does."""
+    for path in filter(None, os.environ.get("VKDNN_AOT", "").split(os.pathsep)):
+        yield _table(path)
 
 
 def _table(path: str) -> KernelTable:
