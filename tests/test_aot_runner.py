@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +34,7 @@ def run(folder, bundle, *options, code=0, **inputs):
     command = [sys.executable, str(RUNNER), str(bundle), *given, *options, "--output", str(results)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == code, done.stderr
+    assert not code or (done.stderr.startswith("run_bundle: ") and done.stderr.count("\n") == 1), done.stderr
     return done.stderr if code else dict(np.load(results))
 
 
@@ -155,6 +157,32 @@ def test_what_does_not_fit_is_said(tmp_path):
     assert "no input x float32['rows', 2]; give --input x=FILE.npy" in run(tmp_path, tmp_path / "b", code=1)
     for x in (np.ones((5, 2), np.float32), np.ones((2, 3), np.float32), np.ones((2, 2)), np.ones(2, np.float32)):
         assert "expected float32['rows', 2] {'rows': (1, 4)}" in run(tmp_path, tmp_path / "b", code=1, x=x)
+    x = np.ones((2, 2), np.float32)
+    assert "the bundle has no input y" in run(tmp_path, tmp_path / "b", code=1, x=x, y=x)
+    assert "cannot read" in run(tmp_path, tmp_path / "b", "--input", "x=none.npy", code=1)
+    (tmp_path / "bad.npy").write_bytes(b"nothing")
+    assert "bad.npy" in run(tmp_path, tmp_path / "b", "--input", f"x={tmp_path}/bad.npy", code=1)
+    assert "cannot open Vulkan device 9" in run(tmp_path, tmp_path / "b", "--device", "9", code=1, x=x)
+    assert "none" in run(tmp_path, tmp_path / "none", code=1)
     for kernel in (tmp_path / "b" / "kernels").iterdir():
         kernel.write_bytes(b"")
-    assert "is damaged" in run(tmp_path, tmp_path / "b", code=1, x=np.ones((2, 2), np.float32))
+    assert "damaged" in run(tmp_path, tmp_path / "b", code=1, x=x)
+
+
+def test_weights_that_are_missing_or_damaged_are_said(tmp_path):
+    held, x = vk.array(np.arange(3, dtype=np.float32)), np.ones(3, np.float32)
+    vk.aot.export(lambda x: x + held, [vk.aot.Spec((3,))], tmp_path / "b")
+    weights = tmp_path / "b" / "weights.safetensors"
+    weights.write_bytes(b"12345678")
+    assert "weights.safetensors has another SHA-256: damaged" in run(tmp_path, tmp_path / "b", code=1, x=x)
+    weights.unlink()
+    shutil.make_archive(str(tmp_path / "b"), "zip", tmp_path / "b")
+    for name in ("b", "b.zip"):
+        said = run(tmp_path, tmp_path / name, code=1, x=x)
+        assert f"cannot read {tmp_path / name} (" in said and "weights.safetensors" in said
+
+
+def test_no_device_is_said(tmp_path, monkeypatch):
+    vk.aot.export(lambda x: x + 1, [vk.aot.Spec((3,))], tmp_path / "b")
+    monkeypatch.setenv("VK_DRIVER_FILES", "/nonexistent")
+    assert "cannot open Vulkan device 0" in run(tmp_path, tmp_path / "b", code=1, x=np.ones(3, np.float32))
