@@ -340,6 +340,17 @@ def test_removed_entries_are_the_reason(store):
     assert "its entry was removed: cleared" in run("explain-miss").stdout
 
 
+def test_several_shaders_of_one_reason_are_told_in_the_plural(store):
+    three = entries(store)
+    told("clear", "--kind", "shaders")
+    for old in three:
+        variant(store, old, seconds=time.time() + 10 - old.record["compiled"])
+    assert "3 shaders: their entries were removed: cleared" in run("explain-miss").stdout
+    for spec in ("one word", "another"):
+        variant(store, three[0], seconds=time.time() + 99 - three[0].record["compiled"], process="5-5", spec=spec)
+    assert "2 shaders: the first of their kind" in run("explain-miss").stdout
+
+
 def test_neighbours_that_were_removed_since_are_told(store):
     old = entries(store)[0]  # the only one of its family
     new = variant(store, old, compiler="Glslang Version: 11:99.0.0")

@@ -80,6 +80,8 @@ def test_a_function(store, module):
         in run("cache", "warm", f"{module}:f", "-s", "8x32", "-s", "32x16").stdout
     )
     assert told("warm", f"{module}:step", "--shape", "7")["shaders"] == 1
+    again = run("cache", "warm", f"{module}:step", "--shape", "7").stdout
+    assert "compiled 0 shaders of 1; 1 was in the store" in again
 
 
 def test_a_script(store, tmp_path):
@@ -167,6 +169,11 @@ def test_a_warm_store_on_another_machine(full, tmp_path, monkeypatch, module, na
         rf"imported from the archive {name} on \d{{4}}-\S+ \S+, compiled elsewhere",
         run("cache", "explain-miss", one).stdout,
     )
+
+
+def test_export_says_what_the_other_machine_needs():
+    text = " ".join(run("cache", "export", "--help").stdout.replace("│", " ").split())
+    assert "a GLSL compiler of the same version" in text and "vkdnn aot build --device" in text
 
 
 def test_export_of_a_family_and_over_a_file(full, tmp_path):

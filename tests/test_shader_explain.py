@@ -13,6 +13,7 @@ from vkdnn.shader.explain import (
     parse_removals,
     readable,
     removal_before,
+    removed_text,
     spec_differences,
     unified,
 )
@@ -179,6 +180,14 @@ def test_younger_and_foreign_ones_are_not_near():
     assert nearest(new, entry("fold something else\nentirely", compiled=1.0)) is None
 
 
+def test_imported_ones_are_there_since_their_import():
+    new = entry(compiled=5.0, process="2-2")
+    for moment, found in ((4.0, True), (6.0, False)):
+        old = entry(compiled=1.0, compiler=NEW_COMPILER)
+        old.record["imported"] = {"time": moment, "archive": "a.zip"}
+        assert (nearest(new, old) is old) is found
+
+
 def test_of_the_same_process_only_one_with_other_numbers():
     new = entry(compiled=5.0)
     assert nearest(new, entry(SPEC.replace("[8]", "[32]"), compiled=4.0)) is not None
@@ -217,6 +226,8 @@ def test_removed_entries():
     removal = removal_before(new, found)
     assert (removal.reason, removal.time) == ("damaged", 5.0)
     assert removal_before(entry(flags="-g"), found) is None
+    assert removed_text(found[:1], "since") == "1 entry was removed since (cleared)"
+    assert removed_text([*found[:2], found[0]]) == "3 entries were removed (cleared, damaged)"
 
 
 def test_texts_side_by_side():
