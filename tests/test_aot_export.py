@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -14,6 +15,8 @@ from hard_values import bits_equal
 import vkdnn as vk
 from vkdnn import tree
 from vkdnn.errors import ArgumentError, DeviceError, DtypeError, ShapeError
+from vkdnn.runtime.probe import PROBE
+from vkdnn.shader import bundle as bundle_kernels
 from vkdnn.shader.bundle import BundleError
 
 
@@ -495,3 +498,51 @@ bundle(vk.ones((1, 8)))
     said = done.stderr.splitlines()[-1]
     assert "argument x has not been computed yet, which needs a compiler" in said and "pass NumPy values" in said
     assert done.stderr.count("Traceback") == 1 and "CompileError" not in done.stderr
+
+
+# ---- sizes that leak out of the range's sight
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(lambda x: x * 2 if len(x) > 2 else x * 3, id="len"),
+        pytest.param(lambda x: vk.stack([row for row in x][:1]), id="iteration"),
+        pytest.param(lambda x: x * vk.array(np.full((4,), x.shape[0], np.float32)), id="a captured array"),
+        pytest.param(lambda x: x * float(len(np.empty(x.shape))), id="NumPy"),
+        pytest.param(lambda x: x * (2.0 if len(range(x.shape[0])) > 2 else 3.0), id="range"),
+        pytest.param(lambda x: x * (2.0 if len(([1] * x.shape[0])[:3]) > 2 else 3.0), id="a list"),
+        pytest.param(lambda x: x * (2.0 if f"{x.shape[0]:d}" != "1" else 3.0), id="text"),
+        pytest.param(lambda x: x * {1: 2.0}.get(x.shape[0], 3.0), id="a dict"),
+        pytest.param(lambda x: x * (2.0 if x.shape[0] in {1, 2, 3} else 3.0), id="a set"),
+        pytest.param(lambda x: vk.squeeze(x), id="squeeze"),
+        pytest.param(lambda x: x * [1.0, 2.0, 3.0, *[4.0] * 100][x.shape[0]], id="an index"),
+    ],
+)
+def test_a_size_that_leaks_is_refused(function, tmp_path):
+    """Whatever a function makes of a size that is not a formula would be wrong at other lengths."""
+    with pytest.raises(ArgumentError):
+        vk.aot.export(function, [vk.aot.Spec(("n", 4))], tmp_path / "b", ranges={"n": (1, 100)})
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_size_that_leaks_is_refused_in_a_range_of_two(tmp_path):
+    with pytest.raises(ArgumentError, match="keep that axis concrete"):
+        vk.aot.export(
+            lambda x: x * float(np.empty(x.shape).shape[0]),
+            [vk.aot.Spec(("n", 4))], tmp_path / "b", ranges={"n": (1, 2)},
+        )  # fmt: skip
+
+
+def test_loading_a_bundle_provides_nothing_but_the_probe(tmp_path):
+    """A manifest may call any kernel its probe."""
+    function = vk.jit(lambda x: vk.softmax(x * 7.0))
+    vk.aot.export(function, [vk.aot.Spec((2, 8))], tmp_path / "b", device=vk.device())
+    path = tmp_path / "b" / "manifest.json"
+    record = json.loads(path.read_text())
+    record["probe"] = 0 if record["probe"] else 1
+    path.write_text(json.dumps(record))
+    before = dict(bundle_kernels._provided)
+    with contextlib.suppress(BundleError):
+        vk.aot.load(tmp_path / "b")
+    assert set(bundle_kernels._provided) - set(before) <= {PROBE.identity}

@@ -118,7 +118,7 @@ def test_stats(store):
 
 def test_stats_of_what_lies_around(store, monkeypatch):
     (store.base / "quarantine").mkdir()
-    (store.base / "quarantine" / "shaders-x").write_bytes(b"12345")
+    (store.base / "quarantine" / f"shaders-{0:064}").write_bytes(b"12345")
     shard = next(items(store)).path.parent
     (shard / ".new-abc").write_bytes(b"123")
     os.utime(shard / ".new-abc", (1e9, 1e9))
@@ -448,7 +448,7 @@ def test_prune_by_size_and_age(store):
 
 def test_prune_removes_what_was_set_aside(store):
     (store.base / "quarantine").mkdir()
-    (store.base / "quarantine" / "shaders-x").write_bytes(b"12345")
+    (store.base / "quarantine" / f"shaders-{0:064}").write_bytes(b"12345")
     assert told("prune", "--dry-run")["quarantined"] == {"entries": 1, "bytes": 5}
     assert "damaged files that were set aside: 1" in run("prune").stdout
     assert told("prune")["quarantined"]["entries"] == 0 and told("stats")["kinds"]["shaders"]["entries"] == 3

@@ -97,3 +97,25 @@ def test_threads_share_a_function(name):
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+FORKED = """
+import os
+import vkdnn as vk
+x = vk.array([1.0, 2.0])
+(x + 1).numpy()
+child = os.fork()
+if not child:
+    try:
+        (x * 3).numpy()
+    except vk.errors.DeviceError as error:
+        print(error, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+def test_a_forked_process_is_told_to_open_the_device_itself():
+    """Drivers do not follow into a child: without the error it would wait for ever."""
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=120, check=True)
+    assert "opened before this process was forked" in done.stdout

@@ -53,9 +53,9 @@ def test_equal_expressions_are_one(tokens: int, batch: int) -> None:
         (math.prod((batch, tokens, 4)), 4 * tokens * batch),
     ]:
         assert dims.same(a, b), (a, b)
-        assert a == b and hash(a) == hash(b) and str(a) == str(b)
+        assert a == b and hash(a.form) == hash(b.form) and str(a) == str(b)
     assert type(tokens - tokens) is int and tokens * 0 == 0
-    assert {(tokens, 64): 1}[(tokens * 1, 64)] == 1
+    assert {(tokens.form, 64): 1}[((tokens * 1).form, 64)] == 1
 
 
 def test_expressions_have_the_values_of_python() -> None:
@@ -168,10 +168,10 @@ def test_traces_with_several_hints_show_what_leaks() -> None:
         for leaks in (False, True)
         for t in (symbol("t", hint, 1, 300) for hint in dims.hints(1, 300))
     ]
-    alike(traced[:3])
+    alike(traced[:5])
     with pytest.raises(ArgumentError, match="keep that axis concrete"):
-        alike(traced[3:])
-    assert len(set(dims.hints(1, 300))) == 3 and dims.hints(5, 5) == (5, 5, 5)
+        alike(traced[5:])
+    assert {1, 300} < set(dims.hints(1, 300)) and dims.hints(5, 5) == (5,) * 5
 
 
 def test_structures(tokens: int, batch: int) -> None:

@@ -91,8 +91,8 @@ def test_a_store_moves_to_another_machine(full, empty, tmp_path, name):
         here, there = empty.load_key(key), full.load_key(key)
         assert here.contents == there.contents and here.components == there.components
         assert here.record.pop("imported")["archive"] == name and here.record == there.record
-    again = import_entries(empty, tmp_path / name)
-    assert again.known == 3 and not again.imported
+    again = import_entries(empty, tmp_path / name, recompile=0)
+    assert again.known == 3 and not again.imported and again.recompiled == 0
 
 
 @pytest.mark.parametrize("name", ARCHIVES)
@@ -302,8 +302,16 @@ def test_what_compiles_to_something_else_spoils_the_whole_archive(full, empty, t
     files = [(f"shaders/{e.key}", encode(e)) for e in (wrong, other)]
     path = tar_of(tmp_path / "a.tar.gz", files)
     with pytest.raises(StoreError, match="gives other SPIR-V; nothing was imported"):
-        import_entries(empty, path, recompile=5)
+        import_entries(empty, path)
     assert not empty.root.exists()
+
+
+@pytest.mark.parametrize("record", [{"compiled": float("nan")}, {"compiled": 1e300}, {"seconds": "1"}, {"label": 3}])
+def test_a_record_that_others_could_not_read_is_refused(full, empty, tmp_path, record):
+    whole = decode(full.path(keys(full)[0]).read_bytes())
+    wrong = changed(whole, record={**whole.record, **record})
+    result = import_entries(empty, tar_of(tmp_path / "a.tar.gz", [(f"shaders/{wrong.key}", encode(wrong))]))
+    assert [reason for _, reason in result.refused] == ["its record has times or names that are none"]
 
 
 def test_a_folder_that_cannot_be_written(full, tmp_path):

@@ -323,3 +323,18 @@ def test_sizes_are_those_of_the_files(store):
 @pytest.mark.parametrize("text", ["0 bytes", "1 byte", "1023 bytes", "1.5 KiB", "2.0 MiB", "2.0 GiB", "1.0 TiB"])
 def test_sizes_are_told_in_the_units_in_which_they_are_given(text):
     assert bytes_text(parse_bytes("size", text.removesuffix("ytes").removesuffix("yte"))) == text
+
+
+def test_links_and_the_files_of_others_are_left_alone(store, tmp_path):
+    others = tmp_path / "others"
+    others.mkdir()
+    for name in (f"{0xAB:064x}", "ab" + "0" * 62, ".new-old"):
+        (others / name).write_text("a thesis")
+        os.utime(others / name, (1e9, 1e9))
+    store.folder.mkdir(parents=True, exist_ok=True)
+    (store.folder / "ab").symlink_to(others)
+    (store.folder / "zz").mkdir()
+    (store.folder / "zz" / ("0" * 64)).write_text("")
+    (store.base / upkeep.QUARANTINE).mkdir(exist_ok=True)
+    (store.base / upkeep.QUARANTINE / "thesis.txt").write_text("a thesis")
+    assert list(upkeep.items(store)) == upkeep.leftovers(store.root) == upkeep.quarantined(store.root) == []

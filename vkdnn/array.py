@@ -19,6 +19,7 @@ from vkdnn.dtypes import DType
 from vkdnn.errors import ArgumentError, DeviceError, DtypeError, ShapeError, VkdnnError
 from vkdnn.ir import build
 from vkdnn.ir.arguments import integers, lengths, normalize_axes, number, short
+from vkdnn.ir.dims import Dim
 from vkdnn.ir.node import Node, Operators, Shape, leaf, toposort
 from vkdnn.numerics import basic
 from vkdnn.numerics.flush import flush
@@ -131,6 +132,11 @@ class Array(Operators):
     def __len__(self) -> int:
         if not self.shape:
             raise ShapeError("len: the array has no axes")
+        if isinstance(self.shape[0], Dim):
+            raise ShapeError(
+                f"len: axis 0 is the symbolic size {self.shape[0]}, of which Python's len() makes one number; use "
+                "x.shape[0]"
+            )
         return self.shape[0]
 
     def __str__(self) -> str:

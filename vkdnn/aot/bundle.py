@@ -31,6 +31,7 @@ from vkdnn.ir.node import Node, leaf
 from vkdnn.plan import ArenaPlan
 from vkdnn.program import Program
 from vkdnn.runtime import Launch, Region
+from vkdnn.runtime.probe import PROBE
 from vkdnn.shader.bundle import Archive, BundleError, provide
 from vkdnn.shader.request import generator_fingerprint
 
@@ -65,8 +66,10 @@ def load(path: str | os.PathLike[str], device: Device | str | int | None = None)
     check_kernels(archive, manifest)
     check_program(archive, manifest)
     spirv = [archive.spirv(kernel.file, kernel.sha256) for kernel in manifest.kernels]
-    if manifest.probe is not None and manifest.producer.generator == generator_fingerprint():
-        provide(manifest.kernels[manifest.probe].identity, spirv[manifest.probe])  # a device is probed when it opens
+    if manifest.producer.generator == generator_fingerprint():
+        for kernel, words in zip(manifest.kernels, spirv, strict=True):
+            if kernel.identity == PROBE.identity:  # a device is probed when it opens
+                provide(kernel.identity, words)
     place = device if isinstance(device, Device) else current_device() if device is None else find_device(device)
     if not isinstance(place, VulkanDevice):
         raise ArgumentError(

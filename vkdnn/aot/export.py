@@ -31,6 +31,7 @@ from vkdnn.ir.dims import guards, hints, symbol
 from vkdnn.ir.node import Node, leaf
 from vkdnn.ir.symbolic import alike
 from vkdnn.program import Program
+from vkdnn.shader.entry import digest
 from vkdnn.transform import Jitted, apart, argument_numbers, leaf_numbers, positions
 
 
@@ -191,6 +192,8 @@ class _Tracer:
             decisions.check()
             program = described.program
             texts[-1] += map(str, (*program.dispatches, *program.values, *program.buffers, *program.outputs))
+            # Captured arrays, too: they may have been made of a size.
+            texts[-1] += [f"{name}: {digest(held.read().tobytes())}" for name, held in described.storages.items()]
             found.append(described)
         alike(texts)
         return found[0]

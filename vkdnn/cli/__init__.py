@@ -5,6 +5,9 @@ It must never show a traceback for an error of vkdnn's own, nor mix anything int
 
 from __future__ import annotations
 
+import io
+import os
+import sys
 from typing import Annotated
 
 import typer
@@ -51,4 +54,10 @@ app.add_typer(aot.app)
 
 def main() -> None:
     """The entry point of the command."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by whoever called
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  (for as long as the process lives)
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal may not know an arrow
     app()

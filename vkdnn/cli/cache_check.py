@@ -23,6 +23,16 @@ from vkdnn.shader.upkeep import Item, Removed, items, leftovers, remove_old_form
 from vkdnn.shader.verify import recompiled, same_compiler, trouble, validator
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; say what would be done.")]
+Recompile = Annotated[
+    int | None,
+    typer.Option(
+        "--recompile",
+        min=0,
+        metavar="N",
+        help="Also compile N shaders again, spread over the store, and compare the bytes; 0 for all. Those of "
+        "another compiler's version are left out.",
+    ),
+]
 
 
 @dataclass
@@ -33,6 +43,8 @@ class Verdict:
     recompiled: int = 0
     other_compiler: int = 0
     wrong: list[tuple[Store, Item, str]] = field(default_factory=list)
+    proven: set[str] = field(default_factory=set)
+    """Keys of those that only compiling again has shown."""
 
     def record(self) -> dict[str, Any]:
         wrong = [{"kind": s.kind, "key": i.key, "bytes": i.bytes, "trouble": t} for s, i, t in self.wrong]
@@ -44,19 +56,7 @@ class Verdict:
         }
 
 
-def verify(
-    recompile: Annotated[
-        int | None,
-        typer.Option(
-            "--recompile",
-            min=0,
-            metavar="N",
-            help="Also compile N shaders again, spread over the store, and compare the bytes; 0 for all. Those of "
-            "another compiler's version are left out.",
-        ),
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
+def verify(recompile: Recompile = None, as_json: JsonOption = False) -> None:
     """Look at every entry: checksum, key, texts against components, SPIR-V word by word and by spirv-val.
 
     Exit status 1 if anything is wrong. JSON: entries (looked at), recompiled, other_compiler (left out of recompiling),
@@ -73,7 +73,8 @@ def verify(
             console.print(f"{store.kind} {item.key[:DIGITS]}: {printable(text)}", markup=False, style="red")
         _print_verdict(console, found)
         if found.wrong:
-            console.print("`vkdnn cache repair` sets them aside")
+            again = "" if recompile is None else f" --recompile {recompile}"
+            console.print(f"`vkdnn cache repair{again}` sets them aside")
     if found.wrong:
         raise typer.Exit(1)
 
@@ -90,7 +91,7 @@ def _print_verdict(console: Console, found: Verdict) -> None:
     console.print("; ".join(parts), markup=False)
 
 
-def repair(dry_run: DryRun = False, as_json: JsonOption = False) -> None:
+def repair(recompile: Recompile = None, dry_run: DryRun = False, as_json: JsonOption = False) -> None:
     """Set aside what verify finds wrong, and remove leftovers of killed processes and entries of old formats.
 
     What is set aside lies in the folder quarantine until prune; shaders are made again when they are needed.
@@ -98,9 +99,11 @@ def repair(dry_run: DryRun = False, as_json: JsonOption = False) -> None:
     """
     console = output(as_json)
     found = _looked(console)
+    if recompile is not None:
+        _recompile(found, recompile, console)
     aside, swept = Removed(), Removed()
     for store, item, _ in found.wrong:
-        if dry_run or _set_aside(store, item):
+        if dry_run or _set_aside(store, item, item.key in found.proven):
             aside.add(item)
     for item in leftovers(root()):
         swept.add(item)
@@ -170,6 +173,7 @@ def _recompile(found: Verdict, count: int, console: Console) -> None:
             found.other_compiler += not fits
             if text is not None:
                 found.wrong.append((store, item, text))
+                found.proven.add(item.key)
             progress(number)
 
 
@@ -179,9 +183,12 @@ def _whole(item: Item) -> Entry | None:
     return None
 
 
-def _set_aside(store: Store, item: Item) -> bool:
-    """Moves a wrong file to quarantine; False if it is gone, or another process has put a right one there."""
-    if _trouble((store, item)) is None:
+def _set_aside(store: Store, item: Item, proven: bool) -> bool:
+    """Moves a wrong file to quarantine; False if it is gone, or another process has put a right one there.
+
+    What compiling again has ``proven`` wrong looks right otherwise.
+    """
+    if not proven and _trouble((store, item)) is None:
         return False
     place = store.base / QUARANTINE / f"{store.kind}-{item.key}"
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -189,7 +196,7 @@ def _set_aside(store: Store, item: Item) -> bool:
         os.replace(item.path, place)
         entry = _whole(Item(place, item.bytes, item.used))
         whole = entry is not None and (entry.kind, entry.key) == (store.kind, item.key)
-        if entry is not None and whole and (entry.kind != SHADERS or trouble(entry) is None):
+        if not proven and entry is not None and whole and (entry.kind != SHADERS or trouble(entry) is None):
             os.replace(place, item.path)  # put there since
             return False
     except FileNotFoundError:

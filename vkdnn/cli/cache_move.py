@@ -66,29 +66,29 @@ def export(
 
 def import_archive(
     archive: Annotated[Path, typer.Argument(metavar="FILE", help="What `vkdnn cache export` wrote.")],
-    recompile: Annotated[
-        int,
+    trust: Annotated[
+        bool,
         typer.Option(
-            "--recompile",
-            min=0,
-            metavar="N",
-            help="Also compile N of its shaders here and compare the bytes: if one differs, nothing is imported.",
+            "--trust",
+            help="Do not compile its shaders again: only for an archive that you made. Checksums alone do not show "
+            "that a shader is what it says.",
         ),
-    ] = 0,
+    ] = False,
     dry_run: DryRun = False,
     as_json: JsonOption = False,
 ) -> None:
     """Take the shaders of an archive into the store, after every one of them was verified.
 
-    Verified are name, checksum, texts against components, and the SPIR-V word by word and by spirv-val. A damaged
-    archive changes nothing. Exit status 1 if anything was refused. JSON: dry_run, imported, known (in the store
+    Verified are name, checksum, texts against components, and the SPIR-V word by word and by spirv-val; then each is
+    compiled again and its bytes are compared: if one differs, nothing is imported. A damaged archive changes nothing.
+    Exit status 1 if anything was refused. JSON: dry_run, imported, known (in the store
     before), bytes, recompiled, refused [{member, reason}], not_found_here {reason: count}, compilers {version: count}.
     """
     console = output(as_json)
     if not archive.is_file():
         raise ArgumentError(f"archive: {archive} is no file; name what `vkdnn cache export` wrote")
     with bar(console, "verifying", None) as progress:
-        found = import_entries(Store(root(), SHADERS), archive, recompile, dry_run, progress)
+        found = import_entries(Store(root(), SHADERS), archive, 0 if trust else None, dry_run, progress)
     lost, compilers = _lost(found)
     if as_json:
         print_json(

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import operator
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -42,6 +43,7 @@ Formula = int | str | list[Any]
 
 OPERATIONS = ("+", "-", "*", "//", "%", "min", "max")
 
+_TABLES = ("vkdnn", "weakref", "graphlib")  # modules that look sizes up for vkdnn
 _thread = threading.local()
 
 # ---- sizes
@@ -176,6 +178,12 @@ class Dim(int):
         return not _equal(self, other)
 
     def __hash__(self) -> int:
+        # In tables of vkdnn equal expressions are one; another's table has ints, some of which this size may be.
+        if sys._getframe(1).f_globals.get("__name__", "").partition(".")[0] not in _TABLES:
+            raise ArgumentError(
+                f"the symbolic size {self.form.text}: looked up in a dict or set, which no range can decide; compare "
+                "it, or keep this axis concrete"
+            )
         return hash(self.form)
 
     def __bool__(self) -> bool:
@@ -247,11 +255,11 @@ def symbol(name: str, hint: int, low: int, high: int) -> int:
     return _size(of_atom(Symbol(name, int(hint), int(low), int(high)))) if low < high else int(low)
 
 
-def hints(low: int, high: int) -> tuple[int, int, int]:
-    """Three values of a range with which to trace (fewer different ones if it is short): what leaks of them shows as a
-    difference."""
+def hints(low: int, high: int) -> tuple[int, int, int, int, int]:
+    """Values of a range with which to trace, its ends among them (fewer different ones if it is short): what leaks of
+    them shows as a difference."""
     span = high - low
-    return low + span // 2, low + span // 3, low + span * 4 // 5
+    return low + span // 2, low + span // 3, low + span * 4 // 5, low, high
 
 
 def minimum(a: int, b: int) -> int:

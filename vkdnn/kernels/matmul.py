@@ -81,7 +81,7 @@ class MatmulSpec(KernelSpec):
         staged = (large, small) if largest(self.m) * largest(self.n) >= LARGE else (small, large)
         if largest(self.m) < 4 or largest(self.n) < 4:
             return (narrow, direct)
-        return (direct, narrow, *staged) if target.software else (*staged, direct, narrow)
+        return (direct, narrow, small) if target.software else (*staged, direct, narrow)
 
     def groups(self, sizes: tuple[int, ...], schedule: MatmulSchedule) -> Groups:
         tiles_n = -(-self.n // (schedule.columns * schedule.local[0]))

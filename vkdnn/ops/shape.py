@@ -107,9 +107,9 @@ def expand_dims(x: Any, axis: int | Sequence[int]) -> Array:
 def squeeze(x: Any, axis: Axes = None) -> Array:
     """x without the given axes, which must have length 1; without ``axis`` all axes of length 1 go."""
     x = asarray(x, name="squeeze: x")
-    axes = (
-        tuple(a for a, n in enumerate(x.shape) if n == 1) if axis is None else normalize_axes("squeeze", axis, x.ndim)
-    )
+    # A symbolic length is asked whether n - 1 is 0: that must be the same over its whole range.
+    ones = tuple(a for a, n in enumerate(x.shape) if n - 1 == 0) if axis is None else ()
+    axes = ones if axis is None else normalize_axes("squeeze", axis, x.ndim)
     for a in axes:
         if x.shape[a] != 1:
             raise ShapeError(f"squeeze: axis {a} of shape {x.shape} has length {x.shape[a]}, expected 1")

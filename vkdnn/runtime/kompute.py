@@ -133,6 +133,7 @@ class KomputeDevice:
         try:
             # The worker threads of a software device inherit this thread's floating-point mode and then flush
             # by themselves; a graphics card does not care. The probe decides what came of it.
+            self._process = os.getpid()
             with hardware_flush():
                 self._manager = self._kp.Manager(info.index)
             self._ticket = self._manager.tensor_t(np.array([_TICKET], np.uint32))
@@ -310,6 +311,11 @@ class KomputeDevice:
         Kompute ignores what the driver answers, so a lost device looks like success: only the ticket, wiped
         here and copied back by the last command, proves that the commands ran.
         """
+        if os.getpid() != self._process:
+            raise DeviceError(
+                f"device {self.info}: opened before this process was forked, and drivers do not follow; open it in the "
+                'child alone, or start processes with multiprocessing.get_context("spawn")'
+            )
         with self.lock:
             self._ticket_word[0] = 0
             self.submissions += 1

@@ -64,7 +64,7 @@ def _compiled(requests: Sequence[ShaderRequest], progress: Progress | None) -> l
         if key in ready or key in missing:
             continue
         stored = store.load_key(key) if store else None
-        if stored is None:
+        if stored is None or "spirv" not in stored.contents:
             missing[key] = request
         else:
             ready[key] = stored.contents["spirv"]
@@ -126,7 +126,7 @@ class _Compilation:
             if not held:
                 self.stuck.add(shard)
             entry = self.store.load_key(key)  # another may have made it meanwhile
-            if entry is None:
+            if entry is None or "spirv" not in entry.contents:
                 entry = self._compile(request)
                 error = self.store.write(entry)
                 if error is None:

@@ -21,6 +21,8 @@ from vkdnn.shader.request import generator_fingerprint
 FORMAT = "vkdnn-bundle"
 VERSION = 1
 MANIFEST = "manifest.json"
+WEIGHTS_SUFFIX = ".safetensors"
+_LARGEST = 1 << 28  # bytes of a file of a bundle, weights aside
 _MAGIC = b"\x03\x02\x23\x07"
 _AGAIN = "write the bundle again with `vkdnn aot build` or vk.aot.export"
 
@@ -54,6 +56,8 @@ class Archive:
             raise BundleError(f"bundle {self.path}: file {name!r} lies outside of it, expected a name inside; {_AGAIN}")
         try:
             if self._zip is not None:
+                if self._zip.getinfo(name).file_size > _LARGEST and not name.endswith(WEIGHTS_SUFFIX):
+                    raise BundleError(f"bundle {self.path}: file {name} has more than {_LARGEST} bytes; {_AGAIN}")
                 return self._zip.read(name)
             place = self.path / name
             if not place.resolve().is_relative_to(self.path.resolve()):

@@ -14,6 +14,7 @@ import tempfile
 import threading
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,7 +37,18 @@ _REMEDY = (
 _MESSAGE_LINE = re.compile(r"^(?:ERROR|WARNING): .*?:(\d+): ")
 
 _lock = threading.Lock()
-_found: dict[str, Compiler] = {}
+
+
+class _File(NamedTuple):
+    """A compiler's file. What a script runs may be replaced without its changing, so it is asked each time."""
+
+    path: str
+    bytes: int
+    modified: int  # nanoseconds since the epoch
+    script: bool
+
+
+_found: dict[_File, Compiler] = {}
 _runs = 0
 
 
@@ -71,12 +83,13 @@ class Compiler:
         CompileError, with what to install, if there is none or it does not run.
         """
         path = _locate()
+        file = _file_of(path)
         with _lock:
-            known = _found.get(path)
+            known = None if file.script else _found.get(file)
         if known is None:
-            known = Compiler(path, _known_version(path))
+            known = Compiler(path, _known_version(path, file))
             with _lock:
-                _found[path] = known
+                _found[file] = known
         return known
 
     def compile_glsl(self, source: str, label: str) -> bytes:
@@ -160,30 +173,29 @@ def _locate() -> str:
     return path
 
 
-def _known_version(path: str) -> str:
-    """_version(), remembered for the very file: a compiler that is replaced has another size or time.
+def _file_of(path: str) -> _File:
+    real = Path(path).resolve()
+    try:
+        stat = real.stat()
+        with open(real, "rb") as file:
+            script = file.read(2) == b"#!"
+    except OSError:
+        return _File(str(real), 0, 0, True)  # one may be able to run what one cannot read
+    return _File(str(real), stat.st_size, stat.st_mtime_ns, script)
 
-    A script is asked each time: what it runs may be replaced without its changing.
-    """
-    store, real = default_store("compilers"), Path(path).resolve()
-    if store is None or _is_script(real):
+
+def _known_version(path: str, file: _File) -> str:
+    """_version(), remembered for the very file: a compiler that is replaced has another size or time."""
+    store = default_store("compilers")
+    if store is None or file.script:
         return _version(path)
-    stat = real.stat()
-    components = {"path": str(real), "bytes": str(stat.st_size), "modified": str(stat.st_mtime_ns)}
+    components = {"path": file.path, "bytes": str(file.bytes), "modified": str(file.modified)}
     stored = store.load(components)
     if stored is not None:
         return stored.text("version")
     version = _version(path)
     store.write(Entry(store.kind, components, {}, {"version": version.encode()}))  # whoever stores a shader reports
     return version
-
-
-def _is_script(path: Path) -> bool:
-    try:
-        with open(path, "rb") as file:
-            return file.read(2) == b"#!"
-    except OSError:
-        return True  # one may be able to run what one cannot read
 
 
 def _version(path: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import os
 import re
 import tarfile
@@ -20,9 +21,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from vkdnn.errors import StoreError
+from vkdnn.errors import CompileError, StoreError
 from vkdnn.shader.compiler import Compiler
 from vkdnn.shader.entry import DamagedEntryError, Entry, decode, digest
 from vkdnn.shader.store import Store
@@ -47,6 +48,7 @@ _DAMAGED = (
 _MAX_NAME_BYTES = 1 << 16
 _CHUNK = 1 << 16
 _BATCH = 64
+_LATEST = 1e11  # seconds since the epoch, or of a compilation, that a record may say
 
 Progress = Callable[[int], None]
 Member = tuple[str, bytes | str]
@@ -239,21 +241,34 @@ def checked(member: Member) -> Entry | str:
         return str(error).removeprefix("entry: ")
     if (entry.kind, f"{KIND}/{entry.key}") != (KIND, name):
         return "its name is not the key of its components"
-    return trouble(entry) or entry
+    return _record_trouble(entry.record) or trouble(entry) or entry
+
+
+def _record_trouble(record: dict[str, Any]) -> str | None:
+    """What is wrong with a record: others will read its times and names."""
+    times = [record.get(name, 0.0) for name in ("compiled", "seconds")]
+    plain = all(isinstance(t, (int, float)) and 0 <= t < _LATEST for t in times)
+    named = all(isinstance(record.get(name, ""), str) for name in ("label", "family", "process", "compiler_path"))
+    try:
+        json.dumps(record, allow_nan=False)
+    except ValueError:
+        plain = False
+    return None if plain and named else "its record has times or names that are none"
 
 
 def import_entries(
     store: Store,
     archive: Path,
-    recompile: int = 0,
+    recompile: int | None = None,
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> Imported:
     """Stores the entries of an archive, after all of them were verified; entries that the store has stay as they are.
 
-    ``recompile`` entries, spread over the archive, are compiled again and compared, where they are of the compiler that
-    is here. Raises StoreError, with nothing stored, for a damaged archive and for an entry that compiles to something
-    else; OSError when an entry cannot be written.
+    Whoever makes an archive can make its checksums fit: only compiling proves that SPIR-V is what its GLSL gives. So
+    all entries of the compiler that is here (others are not found here) are compiled again and compared, or
+    ``recompile`` of them, spread over the archive; 0 trusts the archive. Raises StoreError, with nothing stored, for a
+    damaged archive and for an entry that compiles to something else; OSError when an entry cannot be written.
     """
     found, good = Imported(), {}
     seen: set[str] = set()
@@ -272,7 +287,7 @@ def import_entries(
             count += len(batch)
             if progress is not None:
                 progress(count)
-    found.recompiled = _recompile(archive, good, recompile) if recompile else 0
+    found.recompiled = 0 if recompile == 0 else _recompile(archive, good, recompile)
     _store(store, archive, good, found, dry_run)
     return found
 
@@ -319,21 +334,33 @@ def _batches(found: Iterable[Member]) -> Iterator[list[Member]]:
         yield batch
 
 
-def _recompile(archive: Path, good: dict[str, str], count: int) -> int:
-    """Compiles some entries again; how many of them are of this compiler's version."""
-    compiler, names = Compiler.find(), sorted(good)
-    step = max(1, len(names) // count)
+def _recompile(archive: Path, good: dict[str, str], count: int | None) -> int:
+    """Compiles entries again; how many of them are of this compiler's version."""
+    try:
+        compiler = Compiler.find()
+    except CompileError:
+        return 0  # nor will anything that is stored be found here
+    names = sorted(good)
+    step = 1 if count is None else max(1, len(names) // count)
     chosen = set(names[::step][:count])
+
+    def one(member: Member) -> tuple[str, bool, str | None]:
+        name, data = member
+        assert isinstance(data, bytes)
+        entry = decode(data)
+        fits = same_compiler(entry.components, compiler)
+        return name, fits, recompiled(entry, compiler) if fits else None
+
     done = 0
-    for name, data in members(archive):
-        if name in chosen and isinstance(data, bytes) and digest(data) == good[name]:
-            entry = decode(data)
-            if same_compiler(entry.components, compiler):
-                wrong = recompiled(entry, compiler)
+    wanted = (m for m in members(archive) if m[0] in chosen and m[1] and not isinstance(m[1], str))
+    whole = (m for m in wanted if digest(m[1]) == good[m[0]])
+    with ThreadPoolExecutor(os.cpu_count() or 1, "vkdnn-verify") as pool:
+        for batch in _batches(whole):
+            for name, fits, wrong in pool.map(one, batch):
                 if wrong:
                     raise StoreError(
                         f"{archive}: {name}: {wrong}; nothing was imported, as the others may be wrong as well: "
                         "export again from a store that `vkdnn cache verify --recompile` finds right"
                     )
-                done += 1
+                done += fits
     return done

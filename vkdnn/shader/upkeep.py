@@ -31,6 +31,7 @@ _KEY = re.compile(r"[0-9a-f]{64}(\.spv|\.json)?")
 _ANY_FORMAT = b"vkdnn "  # how an entry of any format begins
 _FIRST_KINDS = ("shaders", "verdicts")  # lay at the top before formats had folders of their own
 KINDS = ("shaders", "verdicts", "compilers")
+_QUARANTINED = re.compile(rf"({'|'.join(KINDS)})-[0-9a-f]{{64}}")
 UNUSED, EVICTED = "not used for long", "evicted by the size cap"  # why an entry was removed
 
 
@@ -65,10 +66,15 @@ class Removed:
 
 def items(store: Store) -> Iterator[Item]:
     """Every entry's file of a store, in no order. What else lies there is not the store's."""
-    for shard in _children(store.folder):
+    for shard in _shards(store.folder):
         for child in _children(shard.path):
-            if _KEY.fullmatch(child.name):
+            if _KEY.fullmatch(child.name) and child.name.startswith(shard.name):
                 yield from _item(child)
+
+
+def _shards(folder: str | Path) -> list[os.DirEntry[str]]:
+    """The shards in the folder of a kind; a link leads to what is not the store's."""
+    return [c for c in _children(folder) if _SHARD.fullmatch(c.name) and c.is_dir(follow_symlinks=False)]
 
 
 def _children(folder: str | Path) -> list[os.DirEntry[str]]:
@@ -92,9 +98,9 @@ def _item(child: os.DirEntry[str]) -> tuple[Item, ...]:
 def leftovers(root: Path) -> list[Item]:
     """Files that a killed process left half written."""
     now, found = time.time(), []
-    for kind in _children(root / VERSION_FOLDER):
-        for shard in _children(kind.path) if kind.is_dir() else ():
-            for child in _children(shard.path) if shard.is_dir() else ():
+    for kind in KINDS:
+        for shard in _shards(root / VERSION_FOLDER / kind):
+            for child in _children(shard.path):
                 if child.name.startswith(NEW):
                     found += [item for item in _item(child) if now - item.used > _LEFTOVER_SECONDS]
     return found
@@ -102,7 +108,8 @@ def leftovers(root: Path) -> list[Item]:
 
 def quarantined(root: Path) -> list[Item]:
     """Damaged files that were set aside."""
-    return [item for child in _children(root / VERSION_FOLDER / QUARANTINE) for item in _item(child)]
+    found = (child for child in _children(root / VERSION_FOLDER / QUARANTINE) if _QUARANTINED.fullmatch(child.name))
+    return [item for child in found for item in _item(child)]
 
 
 def old_formats(root: Path) -> list[Item]:
@@ -125,7 +132,7 @@ def _old_shards(root: Path) -> list[os.DirEntry[str]]:
     for child in _children(root):
         if _OLD_FORMAT.fullmatch(child.name) and int(child.name[1:]) < FORMAT_VERSION:
             kinds += _children(child.path)
-    return [shard for kind in kinds for shard in _children(kind.path) if _SHARD.fullmatch(shard.name)]
+    return [shard for kind in kinds for shard in _shards(kind.path)]
 
 
 def _abandoned(root: Path) -> bool:
