@@ -10,6 +10,7 @@ import sys
 
 import numpy as np
 import pytest
+import safetensors
 from hard_values import bits_equal
 
 import vkdnn as vk
@@ -546,3 +547,40 @@ def test_loading_a_bundle_provides_nothing_but_the_probe(tmp_path):
     with contextlib.suppress(BundleError):
         vk.aot.load(tmp_path / "b")
     assert set(bundle_kernels._provided) - set(before) <= {PROBE.identity}
+
+
+def test_scalars_halves_bools_and_shapes_of_zero(tmp_path):
+    def function(x, h, b, s, i):
+        return {"h": h * 2, "b": vk.where(b, i, -i), "s": x * s, "i": i + 1, "z": vk.sum(x), "n": b}
+
+    spec = [vk.aot.Spec((0, 3)), vk.aot.Spec(("n",), "float16"), vk.aot.Spec(("n", 0), "bool"), vk.aot.Spec(()),
+            vk.aot.Spec((), "int32")]  # fmt: skip
+    vk.aot.export(function, spec, tmp_path / "b", ranges={"n": (1, 4)})
+    bundle = vk.aot.load(tmp_path / "b")
+    x, h, b = np.zeros((0, 3), np.float32), np.array([1.5, 6e-8], np.float16), np.ones((2, 0), bool)
+    expected = vk.jit(function)(x, h, b, np.float32(2), np.int32(3))
+    for s, i in ((2.0, 3), (np.float64(2), np.int64(3)), (vk.array(2.0), vk.array(3)), (np.array(2, ">f4"), 3)):
+        same(bundle(x, h, b, s, i), expected)
+    for s, i, said in (
+        (2, 3, r"s: is int32, expected float32\[\]; convert it with vk.array\(x, dtype='float32'\)"),
+        (2.0, True, "i: is bool, expected int32"),
+        (2.0, 2**40, "i: integers from 1099511627776 to 1099511627776 do not fit in int32"),
+    ):
+        with pytest.raises(DtypeError, match=said):
+            bundle(x, h, b, s, i)
+    with pytest.raises(ShapeError, match="h: n is 0, expected 1 to 4"):
+        bundle(x, h[:0], b[:0], 2.0, 3)
+
+
+def test_weights_are_written_flushed(tmp_path):
+    held = np.array([1e-40, -1e-40, 1], np.float32)
+    state = {"f": held, "b": vk.array(held, dtype="bfloat16"), "h": np.array([6e-8, -0.0, 1], np.float16)}
+    function = vk.jit(lambda state, x: (state, x + vk.array(held)), donate_argnums=0)
+    manifest = vk.aot.export(function, [state, vk.aot.Spec((3,))], tmp_path / "b", weights=0)
+    assert repr(manifest) == "<manifest of <lambda> for any device: 2 kernels, 1 dispatches>"
+    data = (tmp_path / "b" / "weights.safetensors").read_bytes()
+    found = {name: t["data"].hex() for name, t in safetensors.deserialize(data)}
+    assert found == {
+        "state.f": "00000000000000800000803f", "constant.0": "00000000000000800000803f", "state.b": "00000080803f",
+        "state.h": "01000080003c",
+    }  # fmt: skip

@@ -72,9 +72,13 @@ def _is_due(x: Any) -> bool:
 
 def _typed(x: Any, i: m.Input) -> Any:
     host = x if isinstance(x, Array) else host_array(i.name, x)
-    dtype = host.dtype if isinstance(host, Array) else dtypes.of_numpy(host)
+    try:
+        dtype = host.dtype if isinstance(host, Array) else dtypes.of_numpy(host)
+    except DtypeError as error:
+        raise DtypeError(f"{i.name}: {str(error).removeprefix('array: ')}; expected {described(i)}") from None
     if str(dtype) != i.dtype:
-        raise DtypeError(f"{i.name}: is {dtype}, expected {described(i)}; convert it with .astype({i.dtype!r})")
+        how = f".astype({i.dtype!r})" if hasattr(x, "astype") else f"vk.array(x, dtype={i.dtype!r})"
+        raise DtypeError(f"{i.name}: is {dtype}, expected {described(i)}; convert it with {how}")
     return host
 
 

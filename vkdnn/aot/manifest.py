@@ -197,7 +197,7 @@ class Program:
     ]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Manifest:
     """An AOT bundle of vkdnn."""
 
@@ -212,6 +212,12 @@ class Manifest:
     probe: Annotated[int | None, about("Number of the kernel with which vkdnn probes a device's arithmetic.")]
     weights: Annotated[str | None, about("SHA-256 of weights.safetensors, null where there is none.")]
     program: Annotated[Program | None, about("What a run does; null for a set of kernels.")]
+
+    def __repr__(self) -> str:
+        """One line: the whole is text()."""
+        runs = "no program" if self.program is None else f"{len(self.program.dispatches)} dispatches"
+        target = self.producer.target or "any device"
+        return f"<manifest of {self.name} for {target}: {len(self.kernels)} kernels, {runs}>"
 
     @property
     def ranges(self) -> dict[str, tuple[int, int]]:
