@@ -33,7 +33,7 @@ EXAMPLES = """\
 
   vkdnn aot run rapt --set batch=2 --set tokens=100    zeros for inputs that are not given
 
-  vkdnn aot run step --input tokens=tokens.npy --runs 10    a training step, state in place"""
+  vkdnn aot run step --input tokens=tokens.npy --runs 10    a training step; tokens: int32, batch x (length + 1)"""
 
 
 def run(
