@@ -180,6 +180,7 @@ def test_a_run_with_the_kernels_of_a_bundle_compiles_nothing(tmp_path, model):
         (["{module}:forward", "-s", "x=3,7"], "matmul"),
         (["{module}:forward", "-s", "x=a,8"], "--range: none for the size 'a'; give one, such as --range a=1:512"),
         (["{module}:forward", "-s", "x=a,8", "--range", "b=1:2"], "'b' is in no --shape; the sizes with names are a"),
+        (["{module}:forward", "-s", "x=a,8", "--kernels"], "'a' has no value, which --kernels needs"),
         (["{module}:forward", "-s", "x=a,8", "--range", "a=3:2"], "a is 3:2, expected 1 <= LOW <= HIGH"),
         (["{module}:forward", "-s", "x=3,8", "--range", "a=1:2"], "'a' is in no --shape; all sizes are numbers"),
         (["{module}:forward", "-s", "x=3,8", "--range", "a"], "expected such as batch=1:8"),
@@ -208,7 +209,8 @@ def test_what_cannot_be_built_is_said(module, tmp_path, arguments, said):
 def test_what_exists_stays_unless_asked(module, tmp_path):
     build = ("build", f"{module}:Holder.double", "-s", "4", "-o", tmp_path / "b")
     run(*build)
-    assert "exists; name another, or replace it with --overwrite" in " ".join(run(*build, code=1).output.split())
+    said = " ".join(run(*build, code=1).output.split())
+    assert "--output: " in said and "exists; name another, or replace it with --overwrite" in said
     run(*build, "--overwrite")
 
 

@@ -19,24 +19,26 @@ from vkdnn.shader.bundle import MANIFEST, BundleError
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
-def check_free(path: str | os.PathLike[str], overwrite: bool, option: str = "overwrite=True") -> Path:
-    """The path, if a bundle may be written there. Raises ArgumentError that says why not; ``option`` is what asks for
-    it to be overwritten."""
+def check_free(
+    path: str | os.PathLike[str], overwrite: bool, name: str = "path", option: str = "overwrite=True"
+) -> Path:
+    """The path, if a bundle may be written there. Raises ArgumentError that says why not; ``name`` and ``option`` are
+    what the path, and the wish to overwrite, are called there."""
     try:
         place = Path(path)
     except TypeError:
-        raise ArgumentError(f"path: got {type(path).__name__}, expected a path") from None
+        raise ArgumentError(f"{name}: got {type(path).__name__}, expected a path") from None
     if not place.name:
-        raise ArgumentError(f"path: got {str(path)!r}, expected the name of a new folder or .zip")
+        raise ArgumentError(f"{name}: got {str(path)!r}, expected the name of a new folder or .zip")
     if not place.parent.is_dir():
-        raise ArgumentError(f"path: there is no folder {place.parent}; make it first")
+        raise ArgumentError(f"{name}: there is no folder {place.parent}; make it first")
     if place.suffix == ".zip" and place.is_dir():
-        raise ArgumentError(f"path: {place} is a folder; name another .zip")
+        raise ArgumentError(f"{name}: {place} is a folder; name another .zip")
     if place.exists() or place.is_symlink():
         if not overwrite:
-            raise ArgumentError(f"path: {place} exists; name another, or replace it with {option}")
+            raise ArgumentError(f"{name}: {place} exists; name another, or replace it with {option}")
         if not _is_bundle(place):
-            raise ArgumentError(f"path: {place} is no bundle, so it is not overwritten; name another path")
+            raise ArgumentError(f"{name}: {place} is no bundle, so it is not overwritten; name another")
     return place
 
 

@@ -131,7 +131,7 @@ def build(
             "belongs to programs; kernels alone are for sizes that are known", param_hint="--range"
         )
     console = output(as_json)
-    place = check_free(path, overwrite, "--overwrite")
+    place = check_free(path, overwrite, "--output", "--overwrite")
     chosen = None if device is None else find_device(device)
     target = target_of(chosen)
     if function is not None:
@@ -141,6 +141,8 @@ def build(
     else:
         assert model is not None
         made = _of_model(*parse_job(model, rest, _COMMAND), training, kernels, _ranges(ranges), target, chosen)
+    if kernels and sizes_named(made.arguments):
+        raise ArgumentError(f"--shape: {sizes_named(made.arguments)[0]!r} has no value, which --kernels needs; give it")
     if not kernels:
         _check_ranges(made.arguments, _ranges(ranges))
     before = compile_count()
