@@ -57,12 +57,12 @@ def hard_rows(n, seed=0):
 
 @pytest.fixture(params=["invocation", "workgroup", "holding"])
 def forced(request, monkeypatch):
-    """Every fold of the test takes one schedule; those that cannot hold their elements are folded without."""
+    """Every fold of the test takes one schedule; where it is not legal, that of a workgroup for a row."""
     legal = FoldSpec.schedules
 
     def one(self, target):
-        holding = [s for s in legal(self, Target(software=False)) if s.held] if request.param == "holding" else []
-        return (holding[0] if holding else FoldSchedule(request.param != "invocation"),)
+        found = [s for s in legal(self, Target(software=False)) if s.held] if request.param == "holding" else []
+        return (found[0] if found else FoldSchedule(request.param != "invocation"),)
 
     monkeypatch.setattr(FoldSpec, "schedules", one)
 
@@ -405,3 +405,29 @@ def test_norms_refuse_an_eps_that_is_no_positive_number(eps):
     for norm in (vk.rms_norm, vk.layer_norm):
         with pytest.raises(vk.VkdnnError, match="eps: got"):
             norm(vk.array([1.0, 2.0]), eps=eps)
+
+
+@pytest.mark.parametrize("groups", [8, 32])
+@pytest.mark.parametrize("shape", [(127, 31), (129, 33), (2, 200, 5)])
+def test_neighbouring_rows_are_folded_together(both, monkeypatch, shape, groups):
+    """Sums over an axis that is not the last one: of 32 rows at a time, some of them spare."""
+    seen = []
+
+    def together(self, target):
+        (found,) = [s for s in legal(self, Target(False, 32 * groups)) if s.groups] or [FoldSchedule(True)]
+        seen.append(found.groups)
+        return (found,)
+
+    legal = FoldSpec.schedules
+    monkeypatch.setattr(FoldSpec, "schedules", together)
+    rng, axis = np.random.default_rng(5), len(shape) - 2
+    x = flush(rng.permutation(np.resize(HARD_FLOATS, shape).ravel()).reshape(shape).astype(np.float32))
+    y = rng.standard_normal(shape).astype(np.float32)
+
+    def function(x, y):
+        centred = y - vk.mean(y, axis=axis, keepdims=True)
+        fields = vk.moments(y, axis=axis)
+        return vk.sum(x, axis), vk.max(x, axis), vk.argmin(x, axis), centred, vk.softmax(y, axis), fields
+
+    both(function, x, y)
+    assert set(seen) >= {groups}

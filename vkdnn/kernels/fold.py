@@ -23,6 +23,7 @@ from vkdnn.kernels.base import Array, Cost, Groups, KernelSpec, Target, group_co
 from vkdnn.kernels.expr import decompose, dim_names
 
 LANES = 128
+ROWS = 32  # that a workgroup folds together, where neighbours in memory belong to neighbouring rows
 HELD_REGISTERS = 64  # values of elements that an invocation may hold: with more, too few invocations fit
 SPAN = 32_768  # the longest row of one kernel: longer folds are cut into spans before scheduling
 
@@ -32,12 +33,15 @@ class FoldSchedule:
     """Whether one invocation or one workgroup of 128 folds a row.
 
     A workgroup may hold what a later stage needs of an earlier one, ``held`` elements a lane, instead of loading and
-    computing it again: for memory that is slower than that (graphics cards).
+    computing it again: for memory that is slower than that (graphics cards). Where neighbours in memory belong to
+    neighbouring rows (sums over the first axis), a workgroup folds 32 rows together, each by ``groups`` invocations
+    that have 128 / groups lanes.
     """
 
     row_per_workgroup: bool
     invocations: int = 128
     held: int = 0
+    groups: int = 0
 
 
 class _Stage(NamedTuple):
@@ -102,10 +106,19 @@ class FoldSpec(KernelSpec):
         if target.software or largest(self.length) < 48:
             # Compilers of software devices take long over unrolled loops.
             return (by_invocation, by_workgroup, *(holding if steps <= 2 else ()))
-        return (*holding, by_workgroup, by_invocation)
+        together = (FoldSchedule(True, groups=min(32, target.max_invocations // ROWS)),) if self._across() else ()
+        return (*together, *holding, by_workgroup, by_invocation)
+
+    def _across(self) -> bool:
+        """Whether neighbours in memory belong to neighbouring rows, in every load that changes along a row."""
+        last = len(self.outer)
+        loads = [self.body.instrs[i] for i in self._varying() if self.body.instrs[i].kind == "load"]
+        steps = [load.attrs[1].strides[last] for load in loads if not load.args]
+        return any(same(s, 1) for s in steps) and all(same(s, 0) or same(s, 1) for s in steps)
 
     def groups(self, sizes: tuple[int, ...], schedule: FoldSchedule) -> Groups:
-        return (group_count(sizes[0], 1 if schedule.row_per_workgroup else schedule.invocations), 1, 1)
+        rows = ROWS if schedule.groups else 1 if schedule.row_per_workgroup else schedule.invocations
+        return (group_count(sizes[0], rows), 1, 1)
 
     # ---- template
 
@@ -176,9 +189,11 @@ class FoldSpec(KernelSpec):
             ]
             for full in (True, False)
         }
+        local_size = ROWS * schedule.groups or (LANES if schedule.row_per_workgroup else schedule.invocations)
         lanes = min(LANES, 1 << max(0, (largest(self.length) - 1).bit_length()))  # some may hold the identity
         return {
-            "local_size": (LANES if schedule.row_per_workgroup else schedule.invocations, 1),
+            "local_size": (local_size, 1),
+            "groups": schedule.groups,
             "row_per_workgroup": schedule.row_per_workgroup,
             "steps": schedule.held,
             "held": [(self.body.instrs[i].dtype.glsl, f"held{i}") for i in sorted(held)],
