@@ -170,6 +170,7 @@ class KomputeDevice:
         Raises ArgumentError for less than one word or for both, MemoryLimitError beyond the limits of the device or
         of the host.
         """
+        self._check_process()
         if words < 1:
             raise ArgumentError(f"words is {words}, expected at least 1; an empty array needs no buffer")
         if host and remote:
@@ -241,6 +242,7 @@ class KomputeDevice:
         Runs nothing. Raises ArgumentError for foreign or storage buffers in transfers, regions outside their
         buffers, workgroup counts, push constants or bindings beyond the device's limits.
         """
+        self._check_process()
         for launch in launches:
             check_launch(launch, self.info)
         return KomputeRecording(self, launches, uploads, downloads)
@@ -311,11 +313,7 @@ class KomputeDevice:
         Kompute ignores what the driver answers, so a lost device looks like success: only the ticket, wiped
         here and copied back by the last command, proves that the commands ran.
         """
-        if os.getpid() != self._process:
-            raise DeviceError(
-                f"device {self.info}: opened before this process was forked, and drivers do not follow; open it in the "
-                'child alone, or start processes with multiprocessing.get_context("spawn")'
-            )
+        self._check_process()
         with self.lock:
             self._ticket_word[0] = 0
             self.submissions += 1
@@ -325,6 +323,14 @@ class KomputeDevice:
                 raise DeviceError(f"device {self.info}: submission failed ({error}); {_LOST}") from error
             if self._ticket_word[0] != _TICKET:
                 raise DeviceError(f"device {self.info}: lost, a submission did not run to its end; {_LOST}")
+
+    def _check_process(self) -> None:
+        """Drivers do not follow into a forked process: calls there end it, or never end."""
+        if os.getpid() != self._process:
+            raise DeviceError(
+                f"device {self.info}: opened before this process was forked, and drivers do not follow; open it in the "
+                'child alone, or start processes with multiprocessing.get_context("spawn")'
+            )
 
     def _transfer(self, operation: Any) -> None:
         sequence = self._manager.sequence()
