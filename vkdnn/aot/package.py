@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from vkdnn.device import Progress
 from vkdnn.runtime.probe import PROBE
 from vkdnn.shader import Compiler, compile_many
 from vkdnn.shader.bundle import FORMAT, MANIFEST, VERSION
+from vkdnn.shader.entry import digest
 from vkdnn.shader.reflect import Reflection, reflect
 from vkdnn.shader.request import ShaderRequest, generator_fingerprint
 
@@ -68,7 +68,7 @@ def package(
         limits=_limits(reflections, program, {s.name: s.high for s in symbols}),
         kernels=tuple(kernels),
         probe=list(wanted).index(PROBE.identity),
-        weights=None if weights is None else hashlib.sha256(weights).hexdigest(),
+        weights=None if weights is None else digest(weights),
         program=program,
     )
     files[m.SCHEMA] = m.schema_text().encode()
@@ -80,7 +80,7 @@ def package(
 
 def _kernel(request: ShaderRequest, spirv: bytes, workgroups: Sequence[Formula] | None) -> tuple[m.Kernel, Reflection]:
     reflection = reflect(spirv)
-    sha256 = hashlib.sha256(spirv).hexdigest()
+    sha256 = digest(spirv)
     kernel = m.Kernel(
         label=request.label,
         family=request.family,

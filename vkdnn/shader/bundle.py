@@ -5,7 +5,6 @@ It must never hand out SPIR-V other than what a bundle's manifest vouches for, n
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import threading
@@ -16,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from vkdnn.errors import ArgumentError, VkdnnError
+from vkdnn.shader.entry import digest
 from vkdnn.shader.request import generator_fingerprint
 
 FORMAT = "vkdnn-bundle"
@@ -71,7 +71,7 @@ class Archive:
     def checked(self, name: str, sha256: str) -> bytes:
         """The bytes of a file whose SHA-256 is known. Raises BundleError for other bytes."""
         data = self.read(name)
-        found = hashlib.sha256(data).hexdigest()
+        found = digest(data)
         if found != sha256:
             raise BundleError(
                 f"bundle {self.path}: file {name} has SHA-256 {found[:16]}..., expected {sha256[:16]}...: it is "

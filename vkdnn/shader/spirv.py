@@ -23,7 +23,6 @@ _OP_FUNCTION = 54
 _OP_FUNCTION_END = 56
 _OP_FUNCTION_CALL = 57
 _OP_DECORATE = 71
-_OP_DECORATION_GROUP = 73
 _OP_GROUP_DECORATE = 74
 
 # Float instructions whose result a driver may contract or refactor unless told not to.

@@ -16,6 +16,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import filelock
 import platformdirs
@@ -197,21 +198,27 @@ def _levels_of_vkdnn() -> int:
     return level
 
 
-def _write_and_replace(path: Path, data: bytes) -> None:
-    """Writes beside `path`, flushes to the disk, then renames: readers see the old entry or the new one.
+@contextlib.contextmanager
+def replaced(path: Path, prefix: str = NEW) -> Iterator[IO[bytes]]:
+    """A file beside `path` to write, flushed to the disk, then renamed: readers see the old file or the whole new one.
 
     Who may read it is the umask's choice, so that a folder filled by one user can serve others.
     """
-    temporary = path.parent / f"{NEW}{secrets.token_hex(8)}"
+    temporary = path.parent / f"{prefix}{secrets.token_hex(8)}"
     try:
         with open(temporary, "xb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _write_and_replace(path: Path, data: bytes) -> None:
+    with replaced(path) as file:
+        file.write(data)
 
 
 def cache_folder() -> Path | None:

@@ -11,7 +11,6 @@ import json
 import os
 import re
 import tarfile
-import tempfile
 import time
 import zipfile
 import zlib
@@ -26,7 +25,7 @@ from typing import IO, Any
 from vkdnn.errors import CompileError, StoreError
 from vkdnn.shader.compiler import Compiler
 from vkdnn.shader.entry import DamagedEntryError, Entry, decode, digest
-from vkdnn.shader.store import Store
+from vkdnn.shader.store import Store, replaced
 from vkdnn.shader.upkeep import after_storing
 from vkdnn.shader.verify import recompiled, same_compiler, trouble
 
@@ -87,36 +86,24 @@ def export_entries(paths: Iterable[Path], archive: Path, progress: Progress | No
     """
     opened = _writer(archive)
     found = Exported()
-    handle, temporary = tempfile.mkstemp(dir=archive.parent, prefix=f".{archive.name}-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            with opened(file) as add:
-                for count, path in enumerate(sorted(paths, key=lambda p: p.name), 1):
-                    try:
-                        data = path.read_bytes()
-                        whole = decode(data)
-                    except DamagedEntryError:
-                        found.damaged += 1
-                    except OSError:
-                        pass  # removed since
-                    else:
-                        if (whole.kind, whole.key) == (KIND, path.name):
-                            add(f"{KIND}/{path.name}", data)
-                            found.entries += 1
-                            found.bytes += len(data)
-                        else:
-                            found.damaged += 1
-                    if progress is not None:
-                        progress(count)
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, archive)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with replaced(archive, f".{archive.name}-") as file, opened(file) as add:
+        for count, path in enumerate(sorted(paths, key=lambda p: p.name), 1):
+            try:
+                data = path.read_bytes()
+                whole = decode(data)
+            except DamagedEntryError:
+                found.damaged += 1
+            except OSError:
+                pass  # removed since
+            else:
+                if (whole.kind, whole.key) == (KIND, path.name):
+                    add(f"{KIND}/{path.name}", data)
+                    found.entries += 1
+                    found.bytes += len(data)
+                else:
+                    found.damaged += 1
+            if progress is not None:
+                progress(count)
     return found
 
 
