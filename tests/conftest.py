@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hard_values import bits_equal
+
+from vkdnn.check.hard import bits_equal
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -14,10 +14,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from attention_cases import DEEP, SCORED, SEEN, Case, pairwise
-from hard_values import HARD_FLOATS, HARD_INTS, bits_equal, random_bits
 
 import vkdnn as vk
 from vkdnn import tree
+from vkdnn.check.hard import HARD_FLOATS, HARD_INTS, bits_equal, random_bits
 from vkdnn.ir.ops import OPS
 
 LENGTHS = (0, 1, 2, 3, 63, 64, 65, 127, 128, 129, 257, 32767, 32768, 32769)

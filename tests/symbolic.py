@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from hard_values import bits_equal
 
 import vkdnn as vk
 from vkdnn import dtypes, tracing, tree
 from vkdnn.array import Array, asarray, host_words
+from vkdnn.check.hard import bits_equal
 from vkdnn.codegen.render import render
 from vkdnn.device import Place, Task, VulkanDevice
 from vkdnn.ir.dims import evaluate, formula, guards, hints, symbol

@@ -11,10 +11,10 @@ import sys
 import numpy as np
 import pytest
 import safetensors
-from hard_values import bits_equal
 
 import vkdnn as vk
 from vkdnn import tree
+from vkdnn.check.hard import bits_equal
 from vkdnn.errors import ArgumentError, DeviceError, DtypeError, ShapeError
 from vkdnn.runtime.probe import PROBE
 from vkdnn.shader import bundle as bundle_kernels

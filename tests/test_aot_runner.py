@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hard_values import bits_equal
 
 import vkdnn as vk
 from vkdnn import tree
+from vkdnn.check.hard import bits_equal
 from vkdnn.nn import GPTConfig, GPTModel, RAPTConfig, RAPTModel
 from vkdnn.train import Job, Trainer, sample_text
 from vkdnn.train.data import batch_at

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from hard_values import HARD_FLOATS, bits_equal
 
 import vkdnn as vk
+from vkdnn.check.hard import HARD_FLOATS, bits_equal
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError
 from vkdnn.numerics.flush import flush
 

@@ -4,10 +4,10 @@ import os
 
 import numpy as np
 import pytest
-from hard_values import HARD_FLOATS
 
 import vkdnn as vk
 from vkdnn import checkpoint, tree
+from vkdnn.check.hard import HARD_FLOATS
 from vkdnn.errors import ArgumentError
 
 

@@ -3,9 +3,9 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from hard_values import HARD_FLOATS, bits_equal, random_bits
 
 import vkdnn as vk
+from vkdnn.check.hard import HARD_FLOATS, bits_equal, random_bits
 from vkdnn.errors import DtypeError
 from vkdnn.numerics.flush import flush
 

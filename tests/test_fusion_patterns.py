@@ -4,9 +4,9 @@ import functools
 
 import numpy as np
 import pytest
-from hard_values import bits_equal
 
 import vkdnn as vk
+from vkdnn.check.hard import bits_equal
 from vkdnn.fusion.schedule import schedule, storage
 from vkdnn.fusion.spans import cut_long
 from vkdnn.ir.node import leaf

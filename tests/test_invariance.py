@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hard_values import HARD_FLOATS, bits_equal
 
 import vkdnn as vk
 from vkdnn import nn, tree
+from vkdnn.check.hard import HARD_FLOATS, bits_equal
 from vkdnn.kernels.base import KernelSpec, Target
 from vkdnn.optim import AdamW
 from vkdnn.streams import Stream

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from hard_values import HARD_FLOATS, HARD_INTS, bits_equal, random_bits
 
+from vkdnn.check.hard import HARD_FLOATS, HARD_INTS, bits_equal, random_bits
 from vkdnn.codegen import merges
 from vkdnn.dtypes import float32, int32, uint32
 from vkdnn.ir.monoids import MONOIDS, merger, traced

@@ -8,10 +8,10 @@ import attention_cases as cases
 import numpy as np
 import pytest
 from attention_cases import SCORED, SEEN, Case
-from hard_values import bits_equal
 from test_kernels_fold import written_fold
 
 import vkdnn as vk
+from vkdnn.check.hard import bits_equal
 from vkdnn.fusion import attention as fusion
 from vkdnn.fusion.schedule import schedule
 from vkdnn.fusion.spans import cut_long

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 from gradients import check_gradient
-from hard_values import HARD_FLOATS, bits_equal
 
 import vkdnn as vk
+from vkdnn.check.hard import HARD_FLOATS, bits_equal
 from vkdnn.dtypes import float32
 from vkdnn.fusion.schedule import schedule
 from vkdnn.ir.define import evaluate

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from hard_values import HARD_FLOATS, bits_equal
 
 import vkdnn as vk
+from vkdnn.check.hard import HARD_FLOATS, bits_equal
 from vkdnn.fusion.schedule import schedule
 from vkdnn.ir.body import PIECE, Affine, Box, pieces, strided
 from vkdnn.ir.node import leaf

@@ -5,11 +5,11 @@ import math
 
 import numpy as np
 import pytest
-from hard_values import HARD_FLOATS, bits_equal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vkdnn as vk
+from vkdnn.check.hard import HARD_FLOATS, bits_equal
 from vkdnn.dtypes import float32
 from vkdnn.fusion.schedule import schedule
 from vkdnn.ir.define import evaluate

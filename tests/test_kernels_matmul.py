@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hard_values import HARD_FLOATS, bits_equal
 
 import vkdnn as vk
+from vkdnn.check.hard import HARD_FLOATS, bits_equal
 from vkdnn.fusion.schedule import schedule
 from vkdnn.ir import build
 from vkdnn.ir.node import leaf

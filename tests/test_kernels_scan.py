@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hard_values import HARD_FLOATS, bits_equal
 
 import vkdnn as vk
 from vkdnn.array import Array
+from vkdnn.check.hard import HARD_FLOATS, bits_equal
 from vkdnn.fusion.schedule import schedule
 from vkdnn.ir.node import leaf
 from vkdnn.kernels import scan, scan_chunk, scan_dot

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from hard_values import HARD_FLOATS, HARD_INTS, bits_equal
 
 import vkdnn as vk
+from vkdnn.check.hard import HARD_FLOATS, HARD_INTS, bits_equal
 from vkdnn.dtypes import uint32
 from vkdnn.fusion.schedule import schedule
 from vkdnn.ir.node import leaf

@@ -29,7 +29,7 @@ LAYERS = (
     ("nn", "optim"),
     ("aot",),
     ("train", "catalogue"),
-    ("show",),
+    ("show", "check"),
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

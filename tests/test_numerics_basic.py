@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hard_values import HARD_FLOATS, HARD_INTS, bits_equal, random_bits
 
+from vkdnn.check.hard import HARD_FLOATS, HARD_INTS, bits_equal, random_bits
 from vkdnn.numerics import basic
 from vkdnn.numerics.flush import HARDWARE_FLUSH, exact, flush
 

@@ -4,9 +4,9 @@ import mpmath
 import numpy as np
 import pytest
 import scipy.special
-from hard_values import HARD_FLOATS, bits_equal, random_bits
-from ulp import TRUTH, error_in_ulp, numpy_library
 
+from vkdnn.check.hard import HARD_FLOATS, bits_equal, random_bits
+from vkdnn.check.ulp import TRUTH, error_in_ulp, numpy_library
 from vkdnn.dtypes import float32
 from vkdnn.ir import elementary
 from vkdnn.ir.define import evaluate

@@ -7,8 +7,8 @@ import threading
 
 import numpy as np
 import pytest
-from hard_values import HARD_FLOATS, bits_equal, random_bits
 
+from vkdnn.check.hard import HARD_FLOATS, bits_equal, random_bits
 from vkdnn.numerics.flush import HARDWARE_FLUSH, exact, flush, hardware_flush, hardware_flush_active
 
 needs_hardware = pytest.mark.skipif(not HARDWARE_FLUSH, reason="this processor or C library has no known flush mode")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hard_values import HARD_FLOATS, HARD_INTS, bits_equal, random_bits
 
+from vkdnn.check.hard import HARD_FLOATS, HARD_INTS, bits_equal, random_bits
 from vkdnn.codegen import resources
 from vkdnn.codegen.glsl import functions
 from vkdnn.ir.define import evaluate

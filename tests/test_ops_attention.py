@@ -9,12 +9,12 @@ import math
 import numpy as np
 import pytest
 from attention_cases import SEED, Case, kept
-from hard_values import bits_equal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vkdnn as vk
 from vkdnn import random
+from vkdnn.check.hard import bits_equal
 from vkdnn.errors import ArgumentError, VkdnnError
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -6,9 +6,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import scipy.special as special
-from hard_values import HARD_FLOATS, HARD_INTS, bits_equal, random_bits
 
 import vkdnn as vk
+from vkdnn.check.hard import HARD_FLOATS, HARD_INTS, bits_equal, random_bits
 from vkdnn.device import VulkanDevice
 from vkdnn.errors import ArgumentError, VkdnnError
 from vkdnn.ir.ops import OPS

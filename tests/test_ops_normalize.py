@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 from gradients import check_gradient
-from hard_values import HARD_FLOATS, bits_equal
 from scipy import special
 
 import vkdnn as vk
+from vkdnn.check.hard import HARD_FLOATS, bits_equal
 from vkdnn.errors import ArgumentError, ShapeError
 
 RNG = np.random.default_rng(11)

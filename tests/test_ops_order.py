@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 from gradients import check_gradient
-from hard_values import bits_equal
 
 import vkdnn as vk
+from vkdnn.check.hard import bits_equal
 
 
 def test_the_largest_of_each_row_and_where_they_are(both):

@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 from gradients import check_gradient
-from hard_values import HARD_FLOATS, HARD_INTS, bits_equal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vkdnn as vk
+from vkdnn.check.hard import HARD_FLOATS, HARD_INTS, bits_equal
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError
 
 RNG = np.random.default_rng(5)

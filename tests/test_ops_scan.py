@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from hard_values import bits_equal
 
 import vkdnn as vk
+from vkdnn.check.hard import bits_equal
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError, VkdnnError
 from vkdnn.ops.scan import ScanPrefix, outer_col, scan_prefix_outer, scan_suffix_outer
 from vkdnn.ops.scan_step import scan_state, scan_step

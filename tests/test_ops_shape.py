@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from gradients import check_gradient
-from hard_values import HARD_FLOATS, bits_equal
 
 import vkdnn as vk
 from vkdnn import tree
+from vkdnn.check.hard import HARD_FLOATS, bits_equal
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError
 
 X = np.arange(1, 25, dtype=np.float32).reshape(2, 3, 4) / 4

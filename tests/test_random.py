@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import scipy.stats
-from hard_values import bits_equal
 from test_streams import KNOWN, words
 
 import vkdnn as vk
 from vkdnn import random, streams
+from vkdnn.check.hard import bits_equal
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError
 from vkdnn.fusion.schedule import schedule
 from vkdnn.ir.elementary.counter import philox

@@ -5,10 +5,10 @@ from random import Random
 
 import numpy as np
 import pytest
-from hard_values import bits_equal
 
 import vkdnn as vk
 from vkdnn import tree
+from vkdnn.check.hard import bits_equal
 from vkdnn.errors import ArgumentError, DeviceError
 from vkdnn.ir.memory import on_host
 from vkdnn.ir.node import toposort

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from hard_values import bits_equal
 
 import vkdnn as vk
+from vkdnn.check.hard import bits_equal
 from vkdnn.errors import ArgumentError, DeviceError, DtypeError, ShapeError
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol
@@ -28,6 +29,20 @@ from vkdnn.shader.request import kernel_request
 
 Words = np.ndarray[Any, np.dtype[np.uint32]]
 Progress = Callable[[int, int, str], None]
+Choice = Callable[[KernelSpec, Sequence[Any]], Any]
+"""Of a spec and its legal schedules on a device, the best first, the one to take."""
+
+_choice: ContextVar[Choice] = ContextVar("choice", default=lambda spec, schedules: schedules[0])
+
+
+@contextmanager
+def scheduled(choice: Choice) -> Iterator[None]:
+    """Within, Programs are made ready on Vulkan devices with the schedules of ``choice``. No bit depends on it."""
+    token = _choice.set(choice)
+    try:
+        yield
+    finally:
+        _choice.reset(token)
 
 
 class Storage:
@@ -294,7 +309,7 @@ class VulkanDevice(Device):
         progress: Progress | None = None,
         cuts: Sequence[int] = (),
     ) -> Run:
-        schedules = [t.spec.schedules(self.target)[0] for t in tasks]
+        schedules = [_choice.get()(t.spec, t.spec.schedules(self.target)) for t in tasks]
         spirv = compile_many([self.shader(t.spec, s) for t, s in zip(tasks, schedules, strict=True)], progress=progress)
         launches = [self._launch(*parts) for parts in zip(tasks, schedules, spirv, strict=True)]
         return self.recorded(launches, uploads, downloads, cuts)

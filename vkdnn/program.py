@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
 from vkdnn.device import Device, Place, Progress, Run, Storage, Task, Words
@@ -22,6 +24,30 @@ from vkdnn.plan import in_place, lifetimes, plan_arenas
 
 KEPT_BINDINGS = 4  # recordings a Program keeps: one for each set of storages it was called with
 DOWNLOADED_WORDS = 1 << 18  # results up to 1 MiB come back in the submission that computes them
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A run of a Program: the words of its inputs and of the values it captured, and afterwards of its outputs."""
+
+    program: Program
+    arguments: list[Words]
+    captured: dict[Node, Words]
+    results: list[Words] = field(default_factory=list)
+
+
+_log: ContextVar[list[Ran] | None] = ContextVar("log", default=None)
+
+
+@contextmanager
+def recorded() -> Iterator[list[Ran]]:
+    """Within, every run of a Program on this thread is written down, with all words that go in and come out."""
+    found: list[Ran] = []
+    token = _log.set(found)
+    try:
+        yield found
+    finally:
+        _log.reset(token)
 
 
 @dataclass(eq=False)
@@ -98,8 +124,16 @@ class Program:
 
     def __call__(self, arguments: Sequence[Storage | Words], progress: Progress | None = None) -> list[Storage]:
         """Run once: a storage or host words for each input; gives a storage for each output."""
+        log = _log.get()
         with self.device.lock:
-            return self._call(arguments, progress)
+            if log is None:
+                return self._call(arguments, progress)
+            given = [a.read() if isinstance(a, Storage) else a.copy() for a in arguments]  # some may be donated
+            ran = Ran(self, given, {node: storage.read() for node, storage in self.captured.items()})
+            results = self._call(arguments, progress)
+            ran.results.extend(r.read() for r in results)
+            log.append(ran)
+            return results
 
     def _call(self, arguments: Sequence[Storage | Words], progress: Progress | None) -> list[Storage]:
         handles = [a.handle() if isinstance(a, Storage) else None for a in arguments]

@@ -1,0 +1,12 @@
+"""The operations of vkdnn as the checks know them, one module a group, each with its float64 twin.
+
+OPERATORS is the one list; an operation of vkdnn.catalogue without a row here must be named in WITHOUT.
+"""
+
+from __future__ import annotations
+
+from vkdnn.check.library import norms, products
+from vkdnn.check.operator import Operator
+
+GROUPS = (norms, products)
+OPERATORS: dict[str, Operator] = {row.name: row for module in GROUPS for row in module.ROWS}

@@ -1,0 +1,66 @@
+"""What a command line names to be checked: operations by name, prefix or group, and functions of a user's own.
+
+It must never leave out a target in silence.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from vkdnn.aot.targets import find_function, parse_argument
+from vkdnn.check.library import OPERATORS
+from vkdnn.check.operator import Case, Input, Operator
+from vkdnn.errors import ArgumentError
+
+_KINDS = {"float32": "normal", "float16": "normal", "bfloat16": "normal", "bool": "bools", "uint32": "words"}
+
+
+def resolve(names: Sequence[str], shapes: Sequence[str] = (), every: bool = False) -> list[Case]:
+    """The cases of targets, each once: ``softmax``, ``nn.`` (a prefix), ``norms`` (a group), ``my_module:function``.
+
+    ``shapes`` are the arguments of functions, such as ``x=8,128`` or ``4:int32``; ``every`` takes all operations.
+    Raises ArgumentError for a name that fits nothing, with what comes near.
+    """
+    found: dict[str, Case] = {}
+    if every:
+        found |= {name: operator.case() for name, operator in OPERATORS.items()}
+    for name in names:
+        if ":" in name:
+            found[name] = function_case(name, find_function(name), shapes)
+        else:
+            found |= {operator.name: operator.case() for operator in _operators(name)}
+    if not found:
+        raise ArgumentError("target: none is named; name operations or module:function, or take --all")
+    return list(found.values())
+
+
+def _operators(name: str) -> list[Operator]:
+    plain = name.removeprefix("vk.")
+    if plain in OPERATORS:
+        return [OPERATORS[plain]]
+    found = [o for o in OPERATORS.values() if o.group == plain] or [
+        o for o in OPERATORS.values() if o.name.startswith(plain)
+    ]
+    if not found:
+        groups = dict.fromkeys(o.group for o in OPERATORS.values())
+        close = difflib.get_close_matches(plain, [*OPERATORS, *groups], n=3)
+        hint = f"is it {' or '.join(close)}? " if close else ""
+        raise ArgumentError(f"target: no operation {name!r}; {hint}`vkdnn ops` lists them, groups: {', '.join(groups)}")
+    return found
+
+
+def function_case(name: str, function: Callable[..., Any], shapes: Sequence[str]) -> Case:
+    """The case of a function of arrays of these shapes. Raises ArgumentError where none are given, or with symbols."""
+    arguments = [parse_argument(text) for text in shapes]
+    if not arguments:
+        raise ArgumentError(f"{name}: the shapes of its arguments are not known; give each with --shape, as x=8,128")
+    inputs = []
+    for k, argument in enumerate(arguments):
+        if symbols := [s for s in argument.sizes if isinstance(s, str)]:
+            raise ArgumentError(f"--shape: {symbols[0]!r} is no size, expected a number such as 128")
+        dims = " ".join(str(s) for s in argument.sizes)
+        inputs.append(Input(argument.name or f"argument {k}", dims, _KINDS.get(argument.dtype, "integers")))
+    floats = {a.dtype for a in arguments} & {"float16", "bfloat16"}
+    return Operator(name, "functions", tuple(inputs), function).case(dtype=floats.pop() if floats else "float32")
