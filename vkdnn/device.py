@@ -45,6 +45,30 @@ def scheduled(choice: Choice) -> Iterator[None]:
         _choice.reset(token)
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """Tasks that were made ready on a Vulkan device: the schedule and the launch of each, and the recordings."""
+
+    tasks: Sequence[Task]
+    schedules: Sequence[Any]
+    launches: Sequence[Launch]
+    recordings: Sequence[runtime.Recording]
+
+
+_log: ContextVar[list[Prepared] | None] = ContextVar("log", default=None)
+
+
+@contextmanager
+def prepared() -> Iterator[list[Prepared]]:
+    """Within, all that is made ready on Vulkan devices by this thread is written down."""
+    found: list[Prepared] = []
+    token = _log.set(found)
+    try:
+        yield found
+    finally:
+        _log.reset(token)
+
+
 class Storage:
     """Words of one array on one device.
 
@@ -312,11 +336,14 @@ class VulkanDevice(Device):
         schedules = [_choice.get()(t.spec, t.spec.schedules(self.target)) for t in tasks]
         spirv = compile_many([self.shader(t.spec, s) for t, s in zip(tasks, schedules, strict=True)], progress=progress)
         launches = [self._launch(*parts) for parts in zip(tasks, schedules, spirv, strict=True)]
-        return self.recorded(launches, uploads, downloads, cuts)
+        run = self.recorded(launches, uploads, downloads, cuts)
+        if (log := _log.get()) is not None:
+            log.append(Prepared(tasks, schedules, launches, run.recordings))
+        return run
 
     def recorded(
         self, launches: Sequence[Launch], uploads: Sequence[Any], downloads: Sequence[Any], cuts: Sequence[int] = ()
-    ) -> Run:
+    ) -> _VulkanRun:
         """The run of launches that are ready; otherwise as prepare()."""
         parts = _parts(list(launches), cuts)
         last = len(parts) - 1

@@ -74,6 +74,11 @@ class Recording(Protocol):
         """Number of barriers between launches."""
         ...
 
+    @property
+    def plan(self) -> Sequence[bool]:
+        """Of each launch, whether a barrier comes right before it."""
+        ...
+
     def stage(self, buffer: Buffer, words: Words, offset: int = 0) -> None:
         """Puts words where the next run uploads them from."""
         ...

@@ -73,7 +73,7 @@ class KomputeRecording:
         self._device = device
         self._uploads = {device.own(buffer, "uploads", host=True).serial for buffer in uploads}
         self._downloads = {device.own(buffer, "downloads", host=True).serial for buffer in downloads}
-        plan = plan_barriers(launches)
+        self.plan = plan = plan_barriers(launches)
         self.barriers = sum(plan)
         # Everything recorded is kept alive by this object: Kompute itself holds only the tensors.
         self._buffers = [*uploads, *downloads, *(buffer for launch in launches for buffer in launch.buffers)]
