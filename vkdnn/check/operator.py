@@ -46,6 +46,10 @@ def _distinct(rng: Rng, shape: tuple[int, ...], _: Mapping[str, Any]) -> Array:
     return ((rng.permutation(count) - count / 2 + 0.25) * (3.0 / max(1, count))).reshape(shape)
 
 
+def _small(rng: Rng, shape: tuple[int, ...], _: Mapping[str, Any]) -> Array:
+    return rng.standard_normal(shape) * 0.4
+
+
 def _words(rng: Rng, shape: tuple[int, ...], _: Mapping[str, Any]) -> Array:
     return rng.integers(0, 2**32, shape, dtype=np.uint32)
 
@@ -60,6 +64,7 @@ def _bools(rng: Rng, shape: tuple[int, ...], _: Mapping[str, Any]) -> Array:
 
 FLOATS: dict[str, Fill] = {
     "normal": _normal, "positive": _positive, "unit": _unit, "inside": _inside, "distinct": _distinct,
+    "small": _small,
 }  # fmt: skip
 OTHERS: dict[str, Fill] = {"words": _words, "integers": _integers, "bools": _bools}
 
@@ -85,7 +90,7 @@ def unique(of: str) -> Fill:
 
 @dataclass(frozen=True)
 class Input:
-    """An argument: its name, names of its sizes (numbers count as they are), and how it is filled.
+    """An argument: its name, its lengths as names of sizes, numbers and products ("batch 2*half"), how it is filled.
 
     ``kind`` is a key of FLOATS (dtype of the case, differentiable) or of OTHERS, or a function of (generator, shape,
     fields) that gives the array. ``gradient`` says whether differentiation reaches a float input.
@@ -101,7 +106,10 @@ class Input:
         return isinstance(self.kind, str) and self.kind in FLOATS
 
     def shape(self, fields: Mapping[str, Any]) -> tuple[int, ...]:
-        return tuple(int(d) if d.isdigit() else int(fields[d]) for d in self.dims.split())
+        def length(factor: str) -> int:
+            return int(factor if factor.isdigit() else fields[factor])
+
+        return tuple(math.prod(map(length, d.split("*"))) for d in self.dims.split())
 
 
 @dataclass(frozen=True)
@@ -110,7 +118,8 @@ class Operator:
 
     ``function`` takes the arrays of ``inputs`` by position and, by keyword, the fields that are no sizes; ``golden``
     takes the same in float64 NumPy, and gives the same tree of results. ``fields`` are names with default values, of a
-    case small enough for differences of every element.
+    case small enough for differences of every element. ``takes`` names sizes that the functions are given as well;
+    ``forms`` are further cases that are worth a check of their own: a name and the fields that differ.
     """
 
     name: str
@@ -121,12 +130,19 @@ class Operator:
     fields: Mapping[str, Any] = field(default_factory=dict)
     hard: bool = True  # whether NaN, infinities and the like may come as floats
     gradient: bool = True  # whether the results have a derivative with respect to some input
+    halves: bool = True  # whether float16 and bfloat16 are taken
+    takes: tuple[str, ...] = ()
+    forms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def sizes(self) -> tuple[str, ...]:
         """Names of the fields that are sizes."""
-        found = [d for i in self.inputs for d in i.dims.split() if not d.isdigit()]
+        found = [f for i in self.inputs for d in i.dims.split() for f in d.split("*") if not f.isdigit()]
         return tuple(dict.fromkeys(found))
+
+    def cases(self) -> list[Case]:
+        """The case of the defaults, then the forms, named NAME.FORM."""
+        return [self.case(), *(self.case(f"{self.name}.{form}", **fields) for form, fields in self.forms.items())]
 
     def case(self, name: str | None = None, /, **fields: Any) -> Case:
         """The case of these fields, defaults for all others. Raises ArgumentError for a field it does not have."""
@@ -155,7 +171,7 @@ class Case:
     @property
     def options(self) -> dict[str, Any]:
         """The fields that the functions take."""
-        aside = {*self.operator.sizes, *FRAMEWORK_FIELDS}
+        aside = {*self.operator.sizes, *FRAMEWORK_FIELDS} - {*self.operator.takes}
         return {k: v for k, v in self.fields.items() if k not in aside and k in self.operator.fields}
 
     def arrays(self) -> list[Array]:

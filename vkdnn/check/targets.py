@@ -20,32 +20,38 @@ _KINDS = {"float32": "normal", "float16": "normal", "bfloat16": "normal", "bool"
 def resolve(names: Sequence[str], shapes: Sequence[str] = (), every: bool = False) -> list[Case]:
     """The cases of targets, each once: ``softmax``, ``nn.`` (a prefix), ``norms`` (a group), ``my_module:function``.
 
-    ``shapes`` are the arguments of functions, such as ``x=8,128`` or ``4:int32``; ``every`` takes all operations.
+    A name alone is its case of defaults (``attention``) or one of its forms (``attention.window``); prefixes and groups
+    take the forms along. ``shapes`` are the arguments of functions, such as ``x=8,128`` or ``4:int32``; ``every`` takes
+    all operations.
     Raises ArgumentError for a name that fits nothing, with what comes near.
     """
     found: dict[str, Case] = {}
     if every:
-        found |= {name: operator.case() for name, operator in OPERATORS.items()}
+        found |= _known()
     for name in names:
         if ":" in name:
             found[name] = function_case(name, find_function(name), shapes)
         else:
-            found |= {operator.name: operator.case() for operator in _operators(name)}
+            found |= {case.name: case for case in _cases(name)}
     if not found:
         raise ArgumentError("target: none is named; name operations or module:function, or take --all")
     return list(found.values())
 
 
-def _operators(name: str) -> list[Operator]:
-    plain = name.removeprefix("vk.")
-    if plain in OPERATORS:
-        return [OPERATORS[plain]]
-    found = [o for o in OPERATORS.values() if o.group == plain] or [
-        o for o in OPERATORS.values() if o.name.startswith(plain)
+def _known() -> dict[str, Case]:
+    return {case.name: case for operator in OPERATORS.values() for case in operator.cases()}
+
+
+def _cases(name: str) -> list[Case]:
+    plain, known = name.removeprefix("vk."), _known()
+    if plain in known:
+        return [known[plain]]
+    found = [c for c in known.values() if c.operator.group == plain] or [
+        c for n, c in known.items() if n.startswith(plain)
     ]
     if not found:
         groups = dict.fromkeys(o.group for o in OPERATORS.values())
-        close = difflib.get_close_matches(plain, [*OPERATORS, *groups], n=3)
+        close = difflib.get_close_matches(plain, [*known, *groups], n=3)
         hint = f"is it {' or '.join(close)}? " if close else ""
         raise ArgumentError(f"target: no operation {name!r}; {hint}`vkdnn ops` lists them, groups: {', '.join(groups)}")
     return found
