@@ -1,0 +1,197 @@
+"""Slopes of a function by differences: extrapolated, with an error estimate that knows the function's noise, and kinks.
+
+A slope must never come without its estimate, and what noise drowns must say so in it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Line = Callable[[Array], Array]
+"""Of a vector of numbers t (complex for complex_slope): the values of a function at a point moved by each t, as rows."""
+
+Best = tuple[float, float, float]
+"""A slope, its estimated error and its step."""
+
+STEPS = 2.0 ** -np.arange(4.0, 28.0, 2.0)  # of the scale; powers of two, so that float32 points move exactly
+FIRST = (1, 2, 3, 4)  # enough for what is smooth
+RATIO = 4.0  # between steps
+POINTS = 13  # of the table of differences
+SPACINGS = (1.07e-6, 1.73e-5, 2.9e-4, 4.3e-3)  # of the scale; the first: some 16 units of the last place of float32
+EPSILON = 2.0**-52
+TINY = 2.0**-100  # the complex step: nothing is subtracted, so nothing is lost
+
+
+@dataclass(frozen=True)
+class Slope:
+    """A derivative along a line: its value with an estimate of the error, and what differences say of both sides.
+
+    ``value`` is NaN and ``error`` infinite where no two steps gave numbers. ``coarse`` is the difference quotient of
+    the largest step that gave one.
+    """
+
+    value: float
+    error: float
+    step: float
+    left: float
+    right: float
+    kink: bool
+    coarse: float
+
+
+def scale_of(values: Array) -> Array:
+    """Powers of two by which elements may move: near their size, or the usual size of the array's elements."""
+    finite = np.where(np.isfinite(values), values, 0.0).astype(np.float64)
+    usual = math.sqrt(float(np.mean(finite * finite))) if finite.size else 0.0
+    return np.asarray(2.0 ** np.round(np.log2(np.maximum(np.abs(finite), max(usual, 2.0**-7)))))
+
+
+def change(values: Array, base: Array, weights: Array) -> Array:
+    """sum((values - base) * weights) of each row, where equal infinities, and NaN before and after, are no change."""
+    with np.errstate(all="ignore"):
+        still = (np.isnan(values) & np.isnan(base)) | (values == base)
+        return np.asarray(np.sum(np.where(still, 0.0, values - base) * weights, -1))
+
+
+def noise(line: Line, base: Array, weights: Array, scale: float = 1.0) -> float:
+    """The standard deviation of rounding errors in sum(line(t) * weights), from the differences of high order of
+    values on one side (Moré and Wild, Estimating computational noise, SIAM J. Sci. Comput. 33, 2011).
+
+    High differences leave nothing of what is smooth; a kink at t = 0 is not seen from one side. Where values are
+    rounded so coarsely that neighbours are equal, the points move apart.
+    """
+    found = []
+    for side in (1.0, -1.0):
+        deviations, moving = [], 0
+        for spacing in SPACINGS:
+            values = change(line(side * spacing * scale * np.arange(1, POINTS + 1)), base, weights)
+            if np.all(np.isfinite(values)):
+                deviations.append(_deviation(values))
+            moving += int(np.count_nonzero(np.diff(values)) > POINTS // 2)
+            if moving == 2:  # in step with the roundings, equal spacing can miss them; hardly twice
+                break
+        if deviations:
+            found.append(max(deviations))
+    usual = np.abs(np.where(np.isfinite(base), base, 0.0) * weights)
+    floor = EPSILON * float(usual.max(initial=0.0))
+    return 2.0 * min(found, default=0.0) + floor  # a kink near by is seen from its side alone
+
+
+def _deviation(values: Array) -> float:
+    smallest = math.inf
+    table = values
+    for order in range(1, 9):
+        table = np.diff(table)
+        if order >= 4:
+            factor = math.factorial(order) ** 2 / math.factorial(2 * order)
+            smallest = min(smallest, math.sqrt(factor * float(np.mean(table * table))))
+    return smallest
+
+
+def slope(line: Line, base: Array, weights: Array, scale: float = 1.0, noise: float = 0.0, step: float = 0.0) -> Slope:
+    """The derivative of sum(line(t) * weights) at 0, where the row line([0]) is ``base``.
+
+    Central differences at steps of falling size are extrapolated (Ridders, Accurate computation of F'(x) and
+    F'(x)F''(x), Adv. Eng. Softw. 4, 1982), and the entry with the smallest estimate is taken: how far it lies from
+    the entries it was made of, plus ``noise`` over its step. Where one side gives no numbers the other is used alone.
+    ``step`` takes one step, as it is, instead of the ladder.
+    """
+    if step:
+        return _judge(*_sample(line, base, weights, np.array([4.0 * step, step])), noise, step)
+    first = STEPS[list(FIRST)] * scale
+    samples = _sample(line, base, weights, first)
+    found = _judge(*samples, noise)
+    size = max(abs(found.value), noise / scale)
+    if found.error <= 1e-9 * size and not found.kink:
+        return found
+    rest = np.array([s for k, s in enumerate(STEPS) if k not in FIRST]) * scale
+    steps, plus, minus = (np.concatenate(p) for p in zip(samples, _sample(line, base, weights, rest), strict=True))
+    order = np.argsort(-steps)
+    return _judge(steps[order], plus[order], minus[order], noise)
+
+
+def complex_slope(line: Line, weights: Array, scale: float = 1.0) -> Slope:
+    """The same by a complex step, for lines of analytic functions: no difference, so no cancellation (Squire and
+    Trapp, Using complex variables to estimate derivatives of real functions, SIAM Rev. 40, 1998)."""
+    step = TINY * scale
+    with np.errstate(all="ignore"):
+        parts = line(np.array([1j * step]))[0].imag / step * weights
+    value = float(parts.sum())
+    error = 64 * EPSILON * float(np.abs(parts).sum()) if math.isfinite(value) else math.inf
+    return Slope(value, error, step, value, value, False, value)
+
+
+def _sample(line: Line, base: Array, weights: Array, steps: Array) -> tuple[Array, Array, Array]:
+    both = change(line(np.concatenate([steps, -steps])), base, weights)
+    return steps, both[: len(steps)], both[len(steps) :]
+
+
+def _judge(steps: Array, plus: Array, minus: Array, noise: float, only: float = 0.0) -> Slope:
+    with np.errstate(all="ignore"):
+        right, left = plus / steps, -minus / steps
+        middle = (plus - minus) / (2 * steps)
+        sides = [(middle, 2.0)] if np.isfinite(middle).sum() >= 2 else [(right, 1.0), (left, 1.0)]
+        best: Best = (math.nan, math.inf, math.nan)
+        for quotients, order in sides:
+            best = min(best, _extrapolated(steps, quotients, order, noise, only), key=lambda b: b[1])
+        kink = not only and _is_kink(steps, left, right, noise)
+        finite = middle[np.isfinite(middle)]
+        small = _usable(steps, left, right, noise)
+        at = small[-1] if len(small) else len(steps) - 1
+        coarse = float(finite[0]) if finite.size else math.nan
+    return Slope(*best, float(left[at]), float(right[at]), kink, coarse)
+
+
+def _extrapolated(
+    steps: Array, quotients: Array, order: float, noise: float, only: float
+) -> tuple[float, float, float]:
+    """(value, error, step) of the best entry of Neville's table; an entry uses the steps from some one to its own."""
+    best = (math.nan, math.inf, math.nan)
+    table = quotients
+    if only:  # what the larger step gives tells of the curvature, and of nothing if noise rules
+        bend = abs(quotients[1] - quotients[0]) / 8
+        return float(quotients[1]), float(bend + 2 * noise / only), only
+    for column in range(1, len(steps)):
+        factor = RATIO ** (order * column)
+        last, table = table, (factor * table[1:] - table[:-1]) / (factor - 1)
+        apart = np.maximum(np.abs(table - last[1:]), np.abs(table - last[:-1]))
+        if column == 1:  # plain quotients of two steps that agree: all there is beside a kink
+            best = _least(best, last[1:], np.abs(last[1:] - last[:-1]), steps[1:], noise, order)
+        best = _least(best, table, apart, steps[column:], noise, order)
+        if column == 5:  # of higher order only the noise grows
+            break
+    return best
+
+
+def _least(best: Best, values: Array, apart: Array, steps: Array, noise: float, order: float) -> Best:
+    error = apart + (3.0 - order) * 2.0 * noise / steps + 8 * EPSILON * np.abs(values)
+    error = np.where(np.isfinite(error), error, np.inf)
+    at = int(np.argmin(error))
+    return (float(values[at]), float(error[at]), float(steps[at])) if error[at] < best[1] else best
+
+
+def _usable(steps: Array, left: Array, right: Array, noise: float) -> Array:
+    """Numbers of the steps at which both one-sided quotients stand clear of the noise."""
+    size = np.abs(left) + np.abs(right)
+    return np.flatnonzero(np.isfinite(size) & (noise / steps <= 1e-4 * size))
+
+
+def _is_kink(steps: Array, left: Array, right: Array, noise: float) -> bool:
+    """Whether the one-sided slopes differ by something that three smaller and smaller steps do not make smaller."""
+    usable = _usable(steps, left, right, noise)[-3:]
+    if len(usable) < 3:
+        return False
+    gaps = np.abs(left - right)[usable]
+    size = (np.abs(left) + np.abs(right))[usable[-1]]
+    return bool(gaps[2] > 1e-4 * size and gaps[2] > gaps[1] / 1.9 and gaps[1] > gaps[0] / 1.9)
+
+
+def inner(parts: Sequence[Array], others: Sequence[Array]) -> float:
+    """The inner product of two lists of arrays."""
+    return float(sum(np.dot(np.ravel(a), np.ravel(b)) for a, b in zip(parts, others, strict=True)))
