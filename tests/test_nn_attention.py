@@ -1,12 +1,12 @@
 """ReLU linear attention against its T x T scores in float64; decoding equals the whole sequence in every
 bit."""
 
-import nn_float64 as f64
 import numpy as np
 import pytest
 
 import vkdnn as vk
 from vkdnn import nn, tree
+from vkdnn.check.library import nn_float64 as f64
 from vkdnn.errors import ArgumentError, ShapeError
 from vkdnn.streams import Stream
 

@@ -2,12 +2,12 @@
 
 import math
 
-import nn_float64 as f64
 import numpy as np
 import pytest
 
 import vkdnn as vk
 from vkdnn import nn, streams, tree
+from vkdnn.check.library import nn_float64 as f64
 from vkdnn.checkpoint import digest
 from vkdnn.errors import ArgumentError, DtypeError, MemoryLimitError, ShapeError
 from vkdnn.optim import AdamW
@@ -41,64 +41,6 @@ def wide(params):
     return tree.map_leaves(lambda p: p.numpy().astype(np.float64), params)
 
 
-# ---- the model in float64, from its formulas
-
-
-def linear(p, x):
-    return x @ p["weight"] + p.get("bias", 0.0)
-
-
-def norm(c, p, x):
-    return f64.rms_norm(x, p["weight"], c.eps) if c.norm == "rms" else f64.layer_norm(x, **p, eps=c.eps)
-
-
-def gelu(x):
-    return x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-
-
-def slopes(heads):
-    lower = 2 ** int(math.log2(heads))
-    powers = [2 ** (-8 * (i + 1) / lower) for i in range(lower)]
-    return np.array((powers + [2 ** (-8 * (i + 1) / (2 * lower)) for i in range(0, 2 * lower, 2)])[:heads])
-
-
-def attended(c, p, x, boundary):
-    batch, length, _ = x.shape
-    q, k, v = (
-        linear(p[n], x).reshape(batch, length, -1, c.head_dim or c.width // c.heads) for n in ("query", "key", "value")
-    )
-    if c.positions == "rope":
-        q, k = (f64.rope(y, np.arange(length), c.rope_base) for y in (q, k))
-    k, v = (np.repeat(y, c.heads // y.shape[2], axis=2) for y in (k, v))
-    scores = np.einsum("bthk,bihk->bhti", q, k) / math.sqrt(q.shape[-1])
-    if c.softcap is not None:
-        scores = c.softcap * np.tanh(scores / c.softcap)
-    age = np.subtract.outer(np.arange(length), np.arange(length))
-    if c.positions == "alibi":
-        scores = scores - slopes(c.heads)[:, None, None] * age
-    document = np.cumsum(np.zeros((batch, length)) if boundary is None else boundary, axis=1)
-    seen = (age >= 0) & (age < (c.window or length)) & (document[:, :, None] == document[:, None, :])
-    weights = np.exp(np.where(seen[:, None], scores, -np.inf))
-    y = np.einsum("bhti,bihv->bthv", weights / weights.sum(-1, keepdims=True), v)
-    return linear(p["output"], y.reshape(batch, length, -1))
-
-
-def logits(c, p, tokens, boundary=None):
-    x = p["embedding"]["weight"][tokens]
-    if c.positions == "learned":
-        x = x + p["positions"]["weight"][: tokens.shape[1]]
-    for layer in p["layers"]:
-        x = x + attended(c, layer["attention"], norm(c, layer["attention_norm"], x), boundary)
-        y, mlp = norm(c, layer["mlp_norm"], x), layer["mlp"]
-        x = x + (f64.swiglu(mlp, y) if c.mlp == "swiglu" else linear(mlp["down"], gelu(linear(mlp["up"], y))))
-    x = norm(c, p["norm"], x)
-    return x @ p["embedding"]["weight"].T if c.tied else linear(p["head"], x)
-
-
-def loss(c, p, tokens):
-    return f64.cross_entropy(logits(c, p, tokens[:, :-1]), tokens[:, 1:])
-
-
 # ---- values and gradients
 
 
@@ -108,10 +50,10 @@ def test_logits_and_loss_match_float64(choice):
     with CPU:
         params = model.init(seed=1)
         found = model(params, tokens[:, :-1], boundary).numpy()
-        expected = logits(model.config, wide(params), tokens[:, :-1], boundary)
+        expected = f64.gpt_logits(model, wide(params), tokens[:, :-1], boundary)
         np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)
         value = model.loss(params, tokens).item()
-    assert abs(value - loss(model.config, wide(params), tokens)) < 1e-5
+    assert abs(value - f64.gpt_loss(model, wide(params), tokens)) < 1e-5
     assert 2.0 < value < 5.0  # log(20) is 3.0
 
 
@@ -131,7 +73,7 @@ def test_gradients_match_central_differences(choice):
             for sign in (1, -1):
                 moved = tree.map_leaves(np.copy, base)
                 tree.flatten(moved)[0][k][at] += sign * 1e-6
-                ends.append(loss(model.config, moved, tokens))
+                ends.append(f64.gpt_loss(model, moved, tokens))
             slope = (ends[0] - ends[1]) / 2e-6
             assert abs(gradient[at] - slope) < 1e-3 * np.abs(gradient).max() + 1e-7, (name, at)
 
@@ -297,7 +239,7 @@ def test_the_loss_falls_on_a_repeated_text():
 
 def test_alibi_slopes_are_the_papers():
     for heads in (1, 2, 3, 5, 8, 12, 16):
-        np.testing.assert_allclose(nn.alibi_slopes(heads), slopes(heads), rtol=1e-7)
+        np.testing.assert_allclose(nn.alibi_slopes(heads), f64.alibi_slopes(heads), rtol=1e-7)
 
 
 # ---- refusals

@@ -1,11 +1,11 @@
 """Layers against float64 NumPy, their initial weights, and the errors they raise."""
 
-import nn_float64 as f64
 import numpy as np
 import pytest
 
 import vkdnn as vk
 from vkdnn import nn, tree
+from vkdnn.check.library import nn_float64 as f64
 from vkdnn.checkpoint import digest
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError
 from vkdnn.streams import Stream

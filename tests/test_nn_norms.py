@@ -1,11 +1,11 @@
 """Norm layers against float64 NumPy; parity of devices, forward and backward; running statistics; refusals."""
 
-import nn_float64 as f64
 import numpy as np
 import pytest
 
 import vkdnn as vk
 from vkdnn import nn
+from vkdnn.check.library import nn_float64 as f64
 from vkdnn.errors import ArgumentError, ShapeError
 from vkdnn.streams import Stream
 

@@ -1,11 +1,11 @@
 """RAPT as a whole: values and gradients against float64, parity of devices, decoding, learning."""
 
-import nn_float64 as f64
 import numpy as np
 import pytest
 
 import vkdnn as vk
 from vkdnn import nn, streams, tree
+from vkdnn.check.library import nn_float64 as f64
 from vkdnn.checkpoint import digest
 from vkdnn.errors import DtypeError, ShapeError
 from vkdnn.optim import AdamW

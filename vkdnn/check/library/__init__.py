@@ -5,8 +5,8 @@ OPERATORS is the one list; an operation of vkdnn.catalogue without a row here mu
 
 from __future__ import annotations
 
-from vkdnn.check.library import norms, orders, products, reductions, rows
+from vkdnn.check.library import arrays, attention, indices, norms, orders, products, reductions, rows, scans, shapes
 from vkdnn.check.operator import Operator
 
-GROUPS = (rows, reductions, norms, products, orders)
+GROUPS = (rows, arrays, shapes, indices, reductions, norms, products, orders, attention, scans)
 OPERATORS: dict[str, Operator] = {row.name: row for module in GROUPS for row in module.ROWS}

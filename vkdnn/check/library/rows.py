@@ -193,6 +193,7 @@ UNCHECKED_GRADIENTS = {"stop_gradient": "its gradient is 0 by definition, whatev
 """Rows whose gradient is right, and yet no slope -> why."""
 
 
+@functools.cache
 def public_names() -> dict[str, str]:
     """Row -> the first public function that is this row."""
     found: dict[str, str] = {}
