@@ -128,7 +128,7 @@ class KomputeDevice:
         self._remote = 0
         self._released: deque[tuple[int, int, bool]] = deque()
         self._sweeping = threading.Lock()
-        self._kp = _import_kp()
+        self._kp = import_kp()
         self._algorithms: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
         try:
             # The worker threads of a software device inherit this thread's floating-point mode and then flush
@@ -395,7 +395,8 @@ def _release(device: weakref.ref[KomputeDevice], serial: int, size: int, remote:
         alive.note_release(serial, size, remote)
 
 
-def _import_kp() -> ModuleType:
+def import_kp() -> ModuleType:
+    """Kompute's module. Raises DeviceError, with what to install, where there is none."""
     root = logging.getLogger()
     before = list(root.handlers)
     try:

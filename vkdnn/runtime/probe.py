@@ -91,6 +91,7 @@ _RULES = {
     Operation.SHIFT_RIGHT_SIGNED: "signed right shift",
 }
 _SUMS = (Operation.ADD, Operation.SUBTRACT)
+_MENDED = (Operation.DIVIDE, Operation.SQUARE_ROOT)  # by software, however wrong they are
 
 
 @dataclass(frozen=True)
@@ -120,17 +121,15 @@ class Verdict:
 
 def judge(cases: Cases, results: Words, copies: Words, device: str) -> Verdict:
     """The verdict on the answers to `cases`; raises DeviceError naming the rule that no strategy can mend."""
-    is_float = np.isin(cases.operation, list(FLOAT_RESULTS))
-    right = (results == cases.expected) | (is_float & same_float(results, cases.expected))
-    normal = right | cases.subnormal_operand() | _vanishing(cases, results)
+    right, normal = _right(cases, results)
 
     def whole(mask: np.ndarray, operation: Operation) -> bool:
         return bool(mask[cases.of(operation)].all())
 
     flushes = all(whole(right, operation) for operation in (*_SUMS, Operation.MULTIPLY))
     for operation, rule in _RULES.items():
-        if operation in (Operation.DIVIDE, Operation.SQUARE_ROOT):
-            continue  # software can mend these
+        if operation in _MENDED:
+            continue
         mends_subnormals = operation in (*_SUMS, Operation.MULTIPLY)
         _require(cases, results, normal if mends_subnormals else right, operation, rule, device)
     wrong = np.flatnonzero(copies != cases.a)
@@ -146,6 +145,37 @@ def judge(cases: Cases, results: Words, copies: Words, device: str) -> Verdict:
         roots_flushed=whole(right, Operation.SQUARE_ROOT),
         roots_normal=whole(normal, Operation.SQUARE_ROOT),
     )
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a device's own instructions answered the cases of one rule; judge() draws the consequences."""
+
+    name: str
+    cases: int
+    differing: int
+    """Results other than the contract's."""
+    beyond_subnormals: int
+    """Of them those that flushing in software does not mend."""
+
+
+def tally(cases: Cases, results: Words, copies: Words) -> tuple[Rule, ...]:
+    """The answers to `cases` counted rule by rule."""
+    right, normal = _right(cases, results)
+    rules = []
+    for operation, name in _RULES.items():
+        of, flushed = cases.of(operation), operation in (*_SUMS, Operation.MULTIPLY, *_MENDED)
+        wrong = int((of & ~right).sum())
+        rules.append(Rule(name, int(of.sum()), wrong, int((of & ~normal).sum()) if flushed else wrong))
+    changed = int((copies != cases.a).sum())
+    return (*rules, Rule("loads and stores that keep bits", cases.count, changed, changed))
+
+
+def _right(cases: Cases, results: Words) -> tuple[np.ndarray, np.ndarray]:
+    """Which results are the contract's, and which are but for subnormals that software flushes."""
+    is_float = np.isin(cases.operation, list(FLOAT_RESULTS))
+    right = (results == cases.expected) | (is_float & same_float(results, cases.expected))
+    return right, right | cases.subnormal_operand() | _vanishing(cases, results)
 
 
 def _vanishing(cases: Cases, results: Words) -> np.ndarray:
@@ -173,6 +203,11 @@ def _require(cases: Cases, results: Words, good: np.ndarray, operation: Operatio
 
 def run_probe(device: KomputeDevice) -> Verdict:
     """Runs the probe shader on a device and judges it; raises DeviceError if no strategy can mend it."""
+    return judge(*answers(device), str(device.info))
+
+
+def answers(device: KomputeDevice) -> tuple[Cases, Words, Words]:
+    """The probe's cases, a device's results, and the words it loaded and stored: what judge() and tally() take."""
     (spirv,) = compile_many([PROBE])
     cases = make_cases()
     packed = cases.packed()
@@ -190,7 +225,7 @@ def run_probe(device: KomputeDevice) -> Verdict:
     recording = device.record([launch], uploads=[inputs], downloads=[results, copies])
     recording.stage(inputs, packed)
     recording.run()
-    return judge(cases, recording.fetch(results), recording.fetch(copies), str(device.info))
+    return cases, recording.fetch(results), recording.fetch(copies)
 
 
 def verdict_components(info: DeviceInfo, hardware_flush: bool = HARDWARE_FLUSH) -> dict[str, str]:

