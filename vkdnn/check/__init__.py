@@ -4,3 +4,7 @@ Nothing here may change a result, nor be needed to compute one.
 """
 
 from __future__ import annotations
+
+from vkdnn.check.gradcheck import gradcheck
+
+__all__ = ["gradcheck"]

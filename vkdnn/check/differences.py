@@ -145,7 +145,7 @@ def _judge(steps: Array, plus: Array, minus: Array, noise: float, only: float = 
         small = _usable(steps, left, right, noise)
         at = small[-1] if len(small) else len(steps) - 1
         coarse = float(finite[0]) if finite.size else math.nan
-    return Slope(*best, float(left[at]), float(right[at]), kink, coarse)
+    return Slope(*best, float(left[at]) + 0.0, float(right[at]) + 0.0, kink, coarse)
 
 
 def _extrapolated(

@@ -1,0 +1,195 @@
+"""Gradients against differences: functions of vkdnn, pairs of NumPy functions, functions and modules of PyTorch.
+
+Three questions are asked apart: is the formula right (float64 against differences), does the device compute it
+(float32 against the formula), does it give the same bits each time. What noise hides must never be called wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from vkdnn.check.gradcheck_points import Options, Point
+from vkdnn.check.gradcheck_report import NONE, OK, Part, Report
+from vkdnn.check.operator import Case, Operator
+from vkdnn.check.subjects import Array, GraphSubject, NumpySubject, Subject, device_gradients, graph_subject
+from vkdnn.device import Device, current_device
+from vkdnn.device import device as find_device
+from vkdnn.errors import ArgumentError, VkdnnError
+from vkdnn.ir.arguments import integers, number, short
+
+MODES = ("full", "fast", "inner", "complex")
+
+
+def gradcheck(
+    function: Any,
+    inputs: Any = None,
+    *,
+    vjp: Callable[..., Any] | None = None,
+    mode: str = "full",
+    second_order: bool = False,
+    seed: int = 0,
+    device: Device | str | int | None = None,
+    input: str | None = None,
+    index: Sequence[int] | int | None = None,
+    step: float | None = None,
+    rtol: float = 1e-6,
+    directions: int = 5,
+    complex_step: bool = False,
+    name: str = "",
+) -> Report:
+    """Compare a gradient with differences, and report every doubt.
+
+    ``function`` is one of vkdnn's arrays, to be differentiated by vkdnn and run on ``device``; or of NumPy arrays, with
+    ``vjp(cotangent, *inputs)`` that gives the gradient of sum(result . cotangent) for each input (of several results
+    the cotangent has the same tree); or a torch.autograd.Function, a torch.nn.Module or a function of tensors; or an
+    Operator or Case of vkdnn.check. ``inputs`` are its arguments (none for an Operator or Case). Every function is
+    evaluated in float64; results are weighted by random cotangents of ``seed``.
+
+    Modes: "full" compares every element; "fast" takes ``directions`` random directions, and the full report if one of
+    them disagrees or meets a kink; "inner" tests <J v, u> = <v, vjp(u)> for several u and v, and that vjp is linear in
+    u; "complex" takes complex steps instead of differences where the function is analytic (NumPy functions by
+    ``complex_step=True``). ``second_order`` checks the gradient of the gradient. ``input`` and ``index`` pick one
+    element; ``step`` takes central differences of that size only. A mismatch counts above ``rtol`` of the value and
+    four times the estimated error.
+
+    Raises ArgumentError, ShapeError or DtypeError for arguments that do not fit.
+
+    >>> import numpy as np
+    >>> import vkdnn as vk
+    >>> from vkdnn.check import gradcheck
+    >>> gradcheck(vk.tanh, [np.array([0.1, 2.0], np.float32)]).ok
+    True
+    >>> report = gradcheck(np.sin, [np.ones(3)], vjp=lambda g, x: -g * np.cos(x))
+    >>> report.verdict, report.worst.index
+    ('failed', (0,))
+    """
+    if mode not in MODES:
+        raise ArgumentError(f"gradcheck: mode is {short(mode)}, expected one of {', '.join(MODES)}")
+    if directions < 1:
+        raise ArgumentError(f"gradcheck: directions is {short(directions)}, expected 1 or more")
+    at = None if index is None else (index,) if isinstance(index, int) else integers("gradcheck: index", index)
+    small = 0.0 if step is None else float(number("gradcheck: step", step))
+    if not (small >= 0 and math.isfinite(small) and rtol >= 0):
+        raise ArgumentError(f"gradcheck: step is {short(step)} and rtol {short(rtol)}, expected numbers above 0")
+    options = Options(mode, seed, directions, rtol, small, input, at)
+    place = device if isinstance(device, Device) else current_device() if device is None else find_device(device)
+    with place:
+        subject, again = _subject(function, inputs, vjp, complex_step, name, seed)
+    return check_all([(subject, again)], place, options, second_order)[0]
+
+
+def _subject(
+    function: Any, inputs: Any, vjp: Any, complex_step: bool, name: str, seed: int
+) -> tuple[Subject, str]:  # fmt: skip
+    """The subject, and the beginning of a line that checks it again."""
+    from vkdnn.check.subjects_torch import is_torch, torch_subject
+
+    if isinstance(function, Operator):
+        function = function.case(seed=seed)
+    if isinstance(function, Case):
+        if inputs is not None:
+            raise ArgumentError(f"gradcheck: {function.name} brings its inputs, expected none; set fields of the case")
+        return case_subject(function), f"vkdnn gradcheck {function.name}"
+    if isinstance(function, (tuple, list)) and len(function) == 2 and vjp is None:
+        function, vjp = function
+    if not callable(function) or not (vjp is None or callable(vjp)):
+        raise ArgumentError(f"gradcheck: got {short(function)}, expected a function, or a pair of it and its vjp")
+    if not isinstance(inputs, (list, tuple)):
+        inputs = [inputs]
+    if not inputs or any(x is None for x in inputs):
+        raise ArgumentError("gradcheck: inputs are missing, expected a list with an array for each argument")
+    if vjp is not None:
+        subject: Subject = NumpySubject(function, vjp, inputs, name, complex_step)
+        return subject, f"gradcheck({subject.name}, inputs, vjp=...)"
+    subject = torch_subject(function, inputs, name) if is_torch(function, inputs) else graph_subject(
+        function, inputs, name
+    )  # fmt: skip
+    return subject, f"gradcheck({subject.name}, inputs)"
+
+
+def case_subject(case: Case) -> GraphSubject:
+    """The subject of a case. Raises ArgumentError where it has no gradient."""
+    if not case.differentiable:
+        raise ArgumentError(f"gradcheck: {case.name} has no gradient: no float input that a float result depends on")
+    subject: GraphSubject = graph_subject(case.run, case.arrays(), case.name, case.differentiable)
+    subject.names = [i.name for i in case.operator.inputs]
+    return subject
+
+
+def check_all(
+    subjects: Sequence[tuple[Subject, str]], device: Device, options: Options, second_order: bool = False
+) -> list[Report]:
+    """A report for each subject, with what starts the line that checks it again; one Program computes the gradients of
+    all of them. See gradcheck()."""
+    return list(reports(subjects, device, options, second_order))
+
+
+def reports(
+    subjects: Sequence[tuple[Subject, str]], device: Device, options: Options, second_order: bool = False
+) -> Iterator[Report]:
+    """The reports of check_all(), each as soon as it is known."""
+    points, none = [], {}
+    for k, (subject, _) in enumerate(subjects):
+        try:
+            points.append(
+                Point(subject, options.seed).second(options.seed) if second_order else Point(subject, options.seed)
+            )
+        except VkdnnError as error:
+            if not second_order:
+                raise
+            none[k] = Part("formula", NONE, note=str(error))
+    graphs = [p for p in points if isinstance(p.subject, GraphSubject)]
+    found = dict(zip(map(id, graphs), _on_device(graphs, device), strict=True))
+    rest = iter(points)
+    for k, (subject, again) in enumerate(subjects):
+        name = device.name if isinstance(subject, GraphSubject) else None
+        order = 2 if second_order else 1
+        if k in none:
+            parts: list[Part] = [none[k]]
+        else:
+            point = next(rest)
+            parts = point.parts(options)
+            if id(point) in found:
+                parts += point.device_parts(found[id(point)], options)
+        report = Report(subject.name, options.mode, order, options.seed, name, tuple(parts), "")
+        yield replace(report, reproduce=_again(report, again))
+
+
+def _on_device(points: Sequence[Point], device: Device) -> list[list[list[Array]] | VkdnnError]:
+    """For each point its gradients: of two runs, and of one under other schedules. An error is kept for its point."""
+    if not points:
+        return []
+    try:
+        subjects, cotangents = [p.subject for p in points], [p.cotangents for p in points]
+        first, again = device_gradients(subjects, cotangents, device, runs=2)  # type: ignore[arg-type]
+        (other,) = device_gradients(subjects, cotangents, device, lambda _, legal: legal[-1])  # type: ignore[arg-type]
+    except VkdnnError as error:
+        if len(points) == 1:
+            return [error]
+        return [_on_device([p], device)[0] for p in points]
+    return [list(runs) for runs in zip(first, again, other, strict=True)]
+
+
+def _again(report: Report, again: str) -> str:
+    """The line that checks the worst element again."""
+    worst = report.worst
+    if report.verdict == OK or worst is None:
+        worst = None
+    if again.startswith("vkdnn "):
+        words = [again, f"--seed {report.seed}"]
+        if report.mode != "full" and (worst is None or worst.index is None):
+            words.append(f"--mode {report.mode}")
+        if worst is not None and worst.index is not None:
+            words.append(f"--input '{worst.input}'" if " " in worst.input else f"--input {worst.input}")
+            words += [f"--index {','.join(map(str, worst.index))}"] if worst.index else []
+        return " ".join([*words, *(["--second-order"] if report.order == 2 else [])])
+    given = [f"seed={report.seed}"]
+    if report.mode != "full" and (worst is None or worst.index is None):
+        given.append(f"mode={report.mode!r}")
+    if worst is not None and worst.index is not None:
+        given += [f"input={worst.input!r}", f"index={worst.index}"]
+    given += ["second_order=True"] if report.order == 2 else []
+    return f"vkdnn.check.{again[:-1]}, {', '.join(given)})"
