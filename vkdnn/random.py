@@ -23,7 +23,7 @@ from vkdnn.dtypes import int32, uint32
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError
 from vkdnn.ir import build
 from vkdnn.ir.arguments import integer, lengths, normalize_axis
-from vkdnn.ops.elementwise import cos, log, log1p, minimum, negative, nextafter, sqrt, where
+from vkdnn.ops.elementwise import cos, log, log1p, minimum, negative, nextafter, sqrt, stop_gradient, where
 from vkdnn.ops.index import take
 from vkdnn.ops.order import argsort
 from vkdnn.ops.reduce import argmax
@@ -114,7 +114,8 @@ def uniform(key: Any, shape: Shape = (), low: Any = 0.0, high: Any = 1.0) -> Arr
         if (low, high) == (0.0, 1.0):
             return fraction
     low, high = asarray(low, [fraction]), asarray(high, [fraction])
-    return _of_shape("uniform", minimum(low + (high - low) * fraction, nextafter(high, low)), fraction)
+    below = stop_gradient(nextafter(high, low))
+    return _of_shape("uniform", minimum(low + (high - low) * fraction, below), fraction)
 
 
 def normal(key: Any, shape: Shape = ()) -> Array:

@@ -36,6 +36,10 @@ def astype(x: Array, to: str) -> Array:
     return np.asarray(x != 0) if to == "bool" else x.astype(to)
 
 
+def _astype(x: Any, to: str) -> Any:
+    return elementwise.astype(x, to)
+
+
 def _constant(name: str, run: Any, golden: Any, **fields: Any) -> Operator:
     """A function without arrays: the fields are its arguments."""
     return Operator(name, "arrays", (), run, golden, fields, gradient=False, halves=False)
@@ -51,15 +55,15 @@ ROWS = (
     Operator("power", "arrays", (Input("x", "n", "positive"), Input("y", "n")), elementwise.power, power, {"n": 7}),
     Operator("power.numbers", "arrays", (Input("x", "n", "positive"),), lambda x: powers(vk.asarray(x)), powers,
              {"n": 5}),
-    Operator("astype", "arrays", (Input("x", "n", "distinct"),), lambda x, to: elementwise.astype(x, to), astype,
+    Operator("astype", "arrays", (Input("x", "n", "distinct"),), _astype, astype,
              {"n": 7, "to": "float32"}),
-    Operator("astype.numbers", "arrays", (Input("x", "n", "integers"),), lambda x, to: elementwise.astype(x, to), astype,
+    Operator("astype.numbers", "arrays", (Input("x", "n", "integers"),), _astype, astype,
              {"n": 7, "to": "float32"}, gradient=False, halves=False,
              forms={"bool": {"to": "bool"}, "uint32": {"to": "uint32"}}),
-    Operator("divmod", "arrays", (Input("a", "n", "distinct"), Input("b", "n", "distinct")), elementwise.divmod, divmod_,
-             {"n": 7}),
-    Operator("divmod.integers", "arrays", (Input("a", "n", "integers"), Input("b", "n", "integers")), elementwise.divmod,
-             divmod_, {"n": 7}, gradient=False, halves=False),
+    Operator("divmod", "arrays", (Input("a", "n", "distinct"), Input("b", "n", "distinct")), elementwise.divmod,
+             divmod_, {"n": 7}),
+    Operator("divmod.integers", "arrays", (Input("a", "n", "integers"), Input("b", "n", "integers")),
+             elementwise.divmod, divmod_, {"n": 7}, gradient=False, halves=False),
     _like("zeros_like", np.zeros_like),
     _like("ones_like", np.ones_like),
     _like("full_like", np.full_like, fill_value=2.5),
