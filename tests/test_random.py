@@ -257,3 +257,10 @@ def test_draws_of_nothing_and_of_one():
 def test_errors_name_the_argument(call, error, text):
     with pytest.raises(error, match=f"^{text}"):
         call(random.key(0))
+
+
+def test_bounds_of_uniform_have_gradients():
+    key, low, high = random.key(3), vk.array([-1.0, 0.5]), vk.array([2.0, 0.75])
+    fraction = random.uniform(key, (2,)).numpy()
+    slopes = vk.grad(lambda low, high: vk.sum(random.uniform(key, (2,), low, high)), (0, 1))(low, high)
+    assert slopes[1].numpy().tolist() == fraction.tolist() and slopes[0].numpy().tolist() == (1 - fraction).tolist()
