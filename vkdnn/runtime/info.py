@@ -38,6 +38,8 @@ class Limits:
     """Size of the largest device-local heap."""
     subgroup_size: int = 1
     """Invocations that run in step: the width of the vector unit on software devices."""
+    timestamp_ns: float = 0.0
+    """Nanoseconds in a tick of timestamps; 0 where the device has none for computing."""
 
 
 @dataclass(frozen=True)
@@ -224,6 +226,7 @@ def _limits(limits: Any, max_allocation: int, heap_bytes: int, subgroup_size: in
         max_bindings=min(int(limits.maxPerStageDescriptorStorageBuffers), int(limits.maxDescriptorSetStorageBuffers)),
         memory_bytes=heap_bytes,
         subgroup_size=max(1, subgroup_size),
+        timestamp_ns=float(limits.timestampPeriod) if limits.timestampComputeAndGraphics else 0.0,
     )
 
 

@@ -79,6 +79,8 @@ class KomputeRecording:
         self._buffers = [*uploads, *downloads, *(buffer for launch in launches for buffer in launch.buffers)]
         self._fetched = False
         with device.lock:
+            # Between these two of the sequence's timestamps lie the launches, transfers aside.
+            self._span = (bool(uploads), bool(uploads) + len(launches) + self.barriers) if device.timed else None
             self._sequence = device.record_sequence(launches, plan, uploads, downloads)
 
     def stage(self, buffer: Buffer, words: Words, offset: int = 0) -> None:
@@ -98,6 +100,10 @@ class KomputeRecording:
         """Submits everything once and waits for it. Raises DeviceError if the device was lost."""
         self._device.submit(self._sequence)
         self._fetched = True
+        if self._span is not None:
+            stamps = self._sequence.get_timestamps()
+            first, last = (stamps[k] for k in self._span)
+            self._device.kernel_seconds += (last - first) * self._device.info.limits.timestamp_ns * 1e-9
 
     def fetch(self, buffer: Buffer, offset: int = 0, words: int | None = None) -> Words:
         """A copy of `words` words (default: all from `offset` on) of a download buffer after the last run.
@@ -123,6 +129,8 @@ class KomputeDevice:
         self.strategies = strategies
         self.submissions = 0
         self.peak_bytes = 0
+        self.timed = False  # whether what is recorded from now on takes the time of its launches
+        self.kernel_seconds = 0.0  # of all runs of such recordings, by the device's timestamps
         self.lock = threading.RLock()
         self._allocated = 0
         self._remote = 0
@@ -267,7 +275,8 @@ class KomputeDevice:
         downloads: Sequence[Buffer],
     ) -> Any:
         kp = self._kp
-        sequence = self._manager.sequence()
+        stamps = len(launches) + sum(plan) + 4  # at the beginning and after each command
+        sequence = self._manager.sequence(0, stamps) if self.timed else self._manager.sequence()
         if uploads:
             sequence.record(kp.OpTensorSyncDevice(self._tensors(uploads)))
         for launch, barrier in zip(launches, plan, strict=True):
