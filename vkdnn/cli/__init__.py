@@ -1,4 +1,4 @@
-"""The vkdnn command: devices, doctor, train, generate, show, ops, cache, aot.
+"""The vkdnn command: devices, doctor, sweep, train, generate, show, ops, cache, aot, accuracy.
 
 It must never show a traceback for an error of vkdnn's own, nor mix anything into JSON on standard output.
 """
@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 import vkdnn
-from vkdnn.cli import aot, cache, devices, doctor, generate, ops, show, train
+from vkdnn.cli import accuracy, aot, cache, devices, doctor, generate, ops, show, sweep, train
 from vkdnn.cli.console import Commands
 
 app = typer.Typer(
@@ -45,10 +45,12 @@ def _options(
 
 app.command("devices", epilog=devices.EXAMPLES)(devices.devices)
 app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
+app.command("sweep", epilog=sweep.EXAMPLES)(sweep.sweep)
 app.command("train", epilog=train.EXAMPLES)(train.train)
 app.command("generate", epilog=generate.EXAMPLES)(generate.generate)
 app.command("show", epilog=show.EXAMPLES)(show.show)
 app.command("ops", epilog=ops.EXAMPLES)(ops.ops)
+app.command("accuracy", epilog=accuracy.EXAMPLES)(accuracy.accuracy)
 app.add_typer(cache.app)
 app.add_typer(aot.app)
 
