@@ -43,7 +43,7 @@ def evaluate(outputs: Sequence[Node], values: Mapping[Node, Any]) -> list[Array]
 
 def analytic(outputs: Sequence[Node]) -> bool:
     """Whether nodes have complex values, and so derivatives by a complex step: whether none asks for a float's bits."""
-    return not any(_asks_for_bits(n) for n in _walk(outputs, set())[0])
+    return not any(_asks_for_bits(n) for n in _differentiated(outputs, set(), _walk(outputs, set())[1]))
 
 
 def prepare(outputs: Sequence[Node], inputs: Sequence[Node], at: Sequence[Any] | None = None) -> Plan:
@@ -51,12 +51,12 @@ def prepare(outputs: Sequence[Node], inputs: Sequence[Node], at: Sequence[Any] |
 
     Arrays in memory are constants, as far as they do not depend on the inputs. With ``at``, values of the inputs, what
     stands in stop_gradient keeps its value there: its derivative is that of the reverse pass. Raises ArgumentError for
-    rows about bits (bits_int32, bits_uint32, nextafter) of floats that are not data, for arguments that have no value
-    and for symbolic sizes.
+    rows about bits (bits_int32, bits_uint32, nextafter) of floats that are neither data nor in stop_gradient, where
+    they are taken of the nearest float32; for arguments that have no value; and for symbolic sizes.
     """
     if at is None:
         return Plan(outputs, inputs, {})
-    stopped = [n for n in _walk(outputs, set(inputs))[0] if n.kind == "map" and n.op == "stop_gradient"]
+    stopped = [n for n in _walk(outputs, set(inputs))[0] if _stops(n)]
     return Plan(outputs, inputs, dict(zip(stopped, Plan(stopped, inputs, {})(*at), strict=True)))
 
 
@@ -65,8 +65,10 @@ class Plan:
 
     Called with an array for each input: float64, complex128 or what becomes float64; integers and bools as their dtype.
     Each has the shape of its node or one axis more in front, of the same length for all that have it: the results then
-    have it too, one entry for each.
+    have it too, one entry for each. ``after`` is done to every value that depends on the inputs: rounding, for one.
     """
+
+    after: Function | None = None
 
     def __init__(self, outputs: Sequence[Node], inputs: Sequence[Node], known: Mapping[Node, Array]):
         self.inputs = tuple(inputs)
@@ -78,7 +80,7 @@ class Plan:
                 varying.add(node)
         constants = {n: _held(n) for n in order if n not in varying and n not in known and n.buffer is not None}
         constants |= known
-        data = _data(order, varying, constants)
+        bits_of = _data(order, varying, constants), _differentiated(outputs, {*inputs, *known}, keys)
         given = set(inputs)
         order = toposort(outputs, lambda n: n in constants or n in given, partial(_arguments, keys=keys))
         self._slots: list[Any] = [None] * len(order)
@@ -93,12 +95,15 @@ class Plan:
                     continue
                 if node in given:
                     continue
-                function = _function(node, keys, data)
+                function = _function(node, keys, *bits_of)
                 at = tuple(slot[a] for a in _arguments(node, keys))
                 if node in varying:
                     self._steps.append((slot[node], function, at))
                 else:
                     self._slots[slot[node]] = function(*(self._slots[a] for a in at))
+        self._done = _last_uses([at for _, _, at in self._steps], self._results)
+        read = {a for _, _, at in self._steps for a in at}.union(self._results)
+        self._slots = [x if k in read else None for k, x in enumerate(self._slots)]
 
     def __call__(self, *arrays: Any) -> list[Array]:
         """The values of the outputs. Raises ArgumentError or ShapeError for arrays that are not those of the inputs."""
@@ -111,10 +116,13 @@ class Plan:
             if given.ndim > node.ndim:
                 copies = _same_count(copies, given.shape[0])
             if at is not None:
-                values[at] = given
+                values[at] = given if self.after is None else self.after(given)
         with np.errstate(all="ignore"):
-            for at, function, arguments in self._steps:
-                values[at] = function(*(values[a] for a in arguments))
+            for (at, function, arguments), done in zip(self._steps, self._done, strict=True):
+                result = function(*(values[a] for a in arguments))
+                values[at] = result if self.after is None else self.after(result)
+                for a in done:
+                    values[a] = None
         found = [np.asarray(values[k]) for k in self._results]
         if copies:
             found = [
@@ -143,6 +151,15 @@ def _walk(outputs: Sequence[Node], stops: set[Node]) -> tuple[list[Node], dict[N
         if node.kind == "map" and node.op == "bits_uint32" and node.args[0].dtype.category == "f":
             keys[order_key(node.args[0])] = node.args[0]  # equal expressions are one node
     return toposort(outputs, stops.__contains__, partial(_arguments, keys=keys)), keys
+
+
+def _stops(node: Node) -> bool:
+    return node.kind == "map" and node.op == "stop_gradient"
+
+
+def _differentiated(outputs: Sequence[Node], stops: set[Node], keys: Mapping[Node, Node]) -> set[Node]:
+    """The nodes that reach an output not only through stop_gradient."""
+    return set(toposort(outputs, lambda n: n in stops or _stops(n), partial(_arguments, keys=keys)))
 
 
 def _data(order: Sequence[Node], varying: set[Node], constants: Mapping[Node, Array]) -> set[Node]:
@@ -188,10 +205,16 @@ def _same_count(before: int, now: int) -> int:
     return now
 
 
+def _last_uses(uses: Sequence[tuple[int, ...]], kept: Sequence[int]) -> list[tuple[int, ...]]:
+    """Of each step, the slots that no later one reads and that are not ``kept``."""
+    last = {a: k for k, arguments in enumerate(uses) for a in arguments}
+    return [tuple({a for a in uses[k] if last[a] == k and a not in kept}) for k in range(len(uses))]
+
+
 # ---- one node
 
 
-def _function(node: Node, keys: Mapping[Node, Node], data: set[Node]) -> Function:
+def _function(node: Node, keys: Mapping[Node, Node], data: set[Node], differentiated: set[Node]) -> Function:
     """The function of the values of _arguments()."""
     if any(isinstance(n, Dim) for n in node.shape):
         raise ArgumentError(f"float64: {node!r} has symbolic sizes, expected plain ones; trace the function with these")
@@ -199,22 +222,24 @@ def _function(node: Node, keys: Mapping[Node, Node], data: set[Node]) -> Functio
         return float_key
     if node.kind == "map":
         if _asks_for_bits(node):
-            return _of_bits(node, data)
+            if node in differentiated and not data.issuperset(node.args):
+                raise ArgumentError(
+                    f"float64: {node.op} of a computed float32 has no meaning for real numbers; put it on integers, on "
+                    "data or in stop_gradient"
+                )
+            return _of_bits(node)
         return row_function(node)
     if node.kind == "leaf":
         raise ArgumentError(f"float64: {node!r} has no value; give one for it")
     return _KINDS[node.kind](node)
 
 
-def _of_bits(node: Node, data: set[Node]) -> Function:
-    if not data.issuperset(node.args):
-        raise ArgumentError(
-            f"float64: {node.op} of a computed float32 has no meaning for real numbers; put it on integers or on data"
-        )
+def _of_bits(node: Node) -> Function:
+    """A row about bits, of the float32 nearest to its arguments."""
     row = OPS[node.op].numpy
     assert row is not None
     result = _wide if node.dtype.category == "f" else lambda x, _: x
-    return lambda *xs: result(row(*(np.asarray(x).astype(np.float32) for x in xs)), node.dtype)
+    return lambda *xs: result(row(*(np.real(x).astype(np.float32) for x in xs)), node.dtype)
 
 
 def float_key(x: Any) -> Array:
