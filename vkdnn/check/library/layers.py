@@ -110,8 +110,8 @@ _CHANNELS = {"norm": affine("groups*part")}
 _TOKENS = Input("x", "batch tokens width")
 _BOUNDARY = Input("boundary", "batch tokens", starts)
 
-_SELF = {"batch": 2, "tokens": 4, "width": 5, "kv_heads": 1, "heads": 2, "half": 1}
-_SELF_FIELDS = {**_SELF, "positions": "rope", "window": None, "softcap": None}
+SELF_SIZES = {"batch": 2, "tokens": 4, "width": 5, "kv_heads": 1, "heads": 2, "half": 1}
+_SELF_FIELDS = {**SELF_SIZES, "positions": "rope", "window": None, "softcap": None}
 _SELF_FORMS: dict[str, dict[str, Any]] = {
     "alibi": {"positions": "alibi", "softcap": 2.0}, "window": {"window": 2, "kv_heads": 2, "heads": 1},
 }  # fmt: skip

@@ -12,6 +12,7 @@ from vkdnn import nn
 from vkdnn.check.library import nn_float64 as f64
 from vkdnn.check.library.layers import (
     RELU_SIZES,
+    SELF_SIZES,
     Dims,
     affine,
     feature_map_dims,
@@ -28,6 +29,7 @@ from vkdnn.check.operator import Array, Input, index
 _X = Input("x", "batch tokens width")
 _TOKENS = Input("tokens", "batch tokens", index("vocab"))
 _BOUNDARY = Input("boundary", "batch tokens", starts)
+_WORDS = {"vocab": 6, "tokens": 5}  # the last one is a target only: the layers see 4, and share kernels with other rows
 
 
 def _gpt_config(
@@ -83,7 +85,7 @@ def _prenorm(attention: Dims, mlp: Dims, bias: bool = False) -> Dims:
     return {"attention_norm": norm, "attention": attention, "mlp_norm": norm, "mlp": mlp}
 
 
-_GPT = {"batch": 2, "tokens": 4, "width": 4, "hidden": 3, "kv_heads": 1, "heads": 2, "half": 1}
+_GPT = {**SELF_SIZES, "hidden": 3}
 _GPT_TAKES = ("width", "hidden", "kv_heads", "heads", "half")
 _GPT_BLOCK = _prenorm(self_attention_dims(), swiglu("width", "hidden"))
 _GPT_PARTS = {"embedding": linear("vocab", "width"), "layers": [_GPT_BLOCK], "norm": affine("width", False)}
@@ -93,7 +95,7 @@ _LEARNED_PARTS = {
     "layers": [_prenorm(self_attention_dims(bias=True), gelu_layers("width", "hidden", True), bias=True)],
     "head": linear("width", "vocab"),
 }  # fmt: skip
-_RAPT = {**RELU_SIZES, "width": 4, "hidden": 3}
+_RAPT = {**RELU_SIZES, "hidden": 3}
 _RAPT_TAKES = ("width", "hidden", "heads", "half", "value")
 _RAPT_BLOCK = _prenorm(relu_attention_dims(), swiglu("width", "hidden"))
 _LRLA_BLOCK = _prenorm(
@@ -127,15 +129,15 @@ ROWS = (
          _block(_rapt_config, nn.RAPTBlock, f64.rapt_block), _RAPT, _RAPT_TAKES),
     _row("nn.GPTModel", _GPT_PARTS, _TOKENS, _model(_gpt_config, nn.GPTModel),
          _twin(_gpt_config, nn.GPTModel, f64.gpt_logits),
-         {**_GPT, "vocab": 5, "positions": "rope", "window": None, "softcap": None}, ("vocab", *_GPT_TAKES),
+         {**_GPT, **_WORDS, "positions": "rope", "window": None, "softcap": None}, ("vocab", *_GPT_TAKES),
          forms={"alibi": {"positions": "alibi", "softcap": 2.0}, "window": {"window": 2}}),
     _row("nn.GPTModel.learned", _LEARNED_PARTS, _TOKENS, _model(_learned, nn.GPTModel),
-         _twin(_learned, nn.GPTModel, f64.gpt_logits), {**_GPT, "vocab": 5}, ("vocab", *_GPT_TAKES)),
+         _twin(_learned, nn.GPTModel, f64.gpt_logits), {**_GPT, **_WORDS}, ("vocab", *_GPT_TAKES)),
     _row("nn.RAPTModel", _rapt_parts(_RAPT_BLOCK), _TOKENS, _model(_rapt_config, nn.RAPTModel),
          _twin(_rapt_config, nn.RAPTModel, f64.logits),
-         {**_RAPT, "vocab": 5, "variant": "rla2", "order": "sequential"}, ("vocab", *_RAPT_TAKES),
+         {**_RAPT, **_WORDS, "variant": "rla2", "order": "sequential"}, ("vocab", *_RAPT_TAKES),
          forms={"chunked": {"order": "chunked"}, "rla": {"variant": "rla"}}),
     _row("nn.RAPTModel.lrla", _rapt_parts(_LRLA_BLOCK), _TOKENS, _model(_lrla, nn.RAPTModel),
-         _twin(_lrla, nn.RAPTModel, f64.logits), {**_RAPT, "vocab": 5, "order": "sequential"},
+         _twin(_lrla, nn.RAPTModel, f64.logits), {**_RAPT, **_WORDS, "order": "sequential"},
          ("vocab", *_RAPT_TAKES)),
 )  # fmt: skip

@@ -61,7 +61,7 @@ def top_k(x: Array, k: int, axis: int = -1) -> tuple[Array, Array]:
 def _cumulation(name: str, function: Any, x: Input) -> Operator:
     return Operator(
         name, "orders", (x,), getattr(vk, name), running(function), {**_SIZES, "axis": 1, "reverse": False},
-        forms={"reverse": {"reverse": True, "axis": 0}, "flat": {"axis": None}},
+        forms={"reverse": {"reverse": True, "axis": 0}} | ({"flat": {"axis": None}} if name == "cumsum" else {}),
     )  # fmt: skip
 
 

@@ -73,7 +73,7 @@ def outer_col(p: Array, r: Array, scale: Array) -> Array:
     return np.asarray((p * scale[..., None])[..., None] * r[..., None, :])
 
 
-_SIZES = {"batch": 2, "tokens": 4, "heads": 1, "key": 3, "value": 2}
+_SIZES = {"batch": 2, "tokens": 4, "heads": 2, "key": 2, "value": 3}  # those of nn.ReLULinearAttention
 _KEYS, _VALUES = "batch tokens heads key", "batch tokens heads value"
 _PREFIX = (
     Input("k", _KEYS), Input("v", _VALUES), Input("p", _KEYS), Input("r", _VALUES),
@@ -82,19 +82,19 @@ _PREFIX = (
 _COLUMN = (Input("p", _VALUES), Input("r", _KEYS), Input("scale", "batch tokens heads"))
 _SUFFIX = (*_COLUMN, Input("x", _KEYS), Input("y", _VALUES))
 _BOUNDARY = Input("boundary", "batch tokens", starts)
-_CHUNKS: dict[str, dict[str, Any]] = {
+_ORDERS: dict[str, dict[str, Any]] = {
     "chunked": {"order": "chunked"}, "whole": {"causal": False},
-    "chunks": {"order": "chunked", "batch": 1, "tokens": 66, "key": 2, "value": 1},
 }  # fmt: skip
 
 ROWS = (
     Operator("scan_prefix_outer", "scans", _PREFIX, _run_prefix, prefix,
              {**_SIZES, "order": "sequential", "causal": True, "decay": 1.0},
-             forms={**_CHUNKS, "decay": {"decay": 0.75}}),
+             forms={**_ORDERS, "decay": {"decay": 0.75},
+                    "chunks": {"order": "chunked", "batch": 1, "tokens": 66, "heads": 1, "key": 1, "value": 1}}),
     Operator("scan_prefix_outer.documents", "scans", (*_PREFIX, _BOUNDARY), _run_prefix, prefix,
              {**_SIZES, "order": "sequential"}, forms={"chunked": {"order": "chunked"}}),
     Operator("scan_suffix_outer", "scans", _SUFFIX, _run_suffix, suffix,
-             {**_SIZES, "order": "sequential", "causal": True}, forms=_CHUNKS),
+             {**_SIZES, "order": "sequential", "causal": True}, forms=_ORDERS),
     Operator("scan_suffix_outer.documents", "scans", (*_SUFFIX, _BOUNDARY), _run_suffix, suffix,
              {**_SIZES, "order": "sequential"}, forms={"chunked": {"order": "chunked"}}),
     Operator("outer_col", "scans", _COLUMN, lambda *xs: vk.outer_col(*xs).materialize(), outer_col, _SIZES),
