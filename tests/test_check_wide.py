@@ -76,6 +76,17 @@ def test_what_does_not_depend_on_inputs_is_computed_once_and_comes_from_memory()
     assert deep(np.ones(2), np.zeros(2))[0].tolist() == [1.0, 1.0]
 
 
+def test_what_lies_behind_an_array_in_memory_may_be_gone():
+    y = vk.array([1.0, 2.0])
+    step = vk.jit(lambda y: y + 1.0, donate_argnums=(0,))
+    with vk.tracing.trace():
+        held = vk.exp(y)
+        held.numpy()  # keeps its expression
+    step(y).numpy()
+    x = vk.array([1.0, 1.0])
+    assert wide.evaluate([(x * held).node], {x.node: [2.0, 2.0]})[0].tolist() == (held.numpy() * 2.0).tolist()
+
+
 def test_stop_gradient_is_held_at_a_place():
     x = vk.array([2.0, 3.0])
     y = (x * vk.stop_gradient(x * x)).node

@@ -131,6 +131,7 @@ FAMILIES = {
     "logsumexp": (lambda x: vk.logsumexp(x, axis=(0, 2)), [normal(3, 4, 5)]),
     "moments": (lambda x: [vk.var(x, axis=1), vk.mean(x, axis=0)], [normal(3, 40)]),
     "products": (lambda x: vk.prod(x, axis=1), [np.float32([[2, 0, 3], [1, 5, 2]])]),
+    "products of no rows": (lambda x: vk.prod(x, axis=1), [np.zeros((0, 3), np.float32)]),
     "second order of softmax": (slopes_of(vk.softmax), [normal(3, 5)]),
     "second order of a product": (slopes_of(lambda a, b: a @ b), [normal(2, 3), normal(3, 4)]),
     "second order of rows": (slopes_of(lambda t: vk.take(t, vk.array(INDEX), axis=0)), [normal(5, 2)]),

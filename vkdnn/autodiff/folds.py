@@ -81,7 +81,7 @@ def _product_of_others(x: Node, axes: tuple[int, ...]) -> Node:
     order = (*(a for a in range(x.ndim) if a not in axes), *axes)
     moved = build.permute(x, order)
     rows = math.prod(n for a, n in enumerate(x.shape) if a not in axes)
-    flat = build.reshape(moved, (rows, x.size // rows))
+    flat = build.reshape(moved, (rows, math.prod(x.shape[a] for a in axes)))
     backwards = build.slice_(flat, (0, flat.shape[1] - 1), flat.shape, (1, -1))
     right = build.slice_(_product_before(backwards), (0, flat.shape[1] - 1), flat.shape, (1, -1))
     others = build.reshape(_product_before(flat) * right, moved.shape)

@@ -78,11 +78,10 @@ class Plan:
         for node in order:
             if node not in known and varying.intersection(_arguments(node, keys)):
                 varying.add(node)
-        constants = {n: _held(n) for n in order if n not in varying and n not in known and n.buffer is not None}
-        constants |= known
-        bits_of = _data(order, varying, constants), _differentiated(outputs, {*inputs, *known}, keys)
+        constant = {*known, *(n for n in order if n not in varying and n.buffer is not None)}
+        bits_of = _data(order, varying, constant), _differentiated(outputs, {*inputs, *known}, keys)
         given = set(inputs)
-        order = toposort(outputs, lambda n: n in constants or n in given, partial(_arguments, keys=keys))
+        order = toposort(outputs, lambda n: n in constant or n in given, partial(_arguments, keys=keys))
         self._slots: list[Any] = [None] * len(order)
         slot = {n: k for k, n in enumerate(order)}
         self._given = [slot.get(n) for n in inputs]
@@ -90,10 +89,10 @@ class Plan:
         self._steps: list[tuple[int, Function, tuple[int, ...]]] = []
         with np.errstate(all="ignore"):
             for node in order:
-                if node in constants:
-                    self._slots[slot[node]] = constants[node]
-                    continue
                 if node in given:
+                    continue
+                if node in constant:
+                    self._slots[slot[node]] = known[node] if node in known else _held(node)
                     continue
                 function = _function(node, keys, *bits_of)
                 at = tuple(slot[a] for a in _arguments(node, keys))
@@ -162,13 +161,13 @@ def _differentiated(outputs: Sequence[Node], stops: set[Node], keys: Mapping[Nod
     return set(toposort(outputs, lambda n: n in stops or _stops(n), partial(_arguments, keys=keys)))
 
 
-def _data(order: Sequence[Node], varying: set[Node], constants: Mapping[Node, Array]) -> set[Node]:
+def _data(order: Sequence[Node], varying: set[Node], constant: set[Node]) -> set[Node]:
     """The nodes whose values are float32 numbers as they stand: arrays in memory, constants, and views of these."""
     data: set[Node] = set()
     for node in order:
         views = ("gather", "take", "copy", "reshape", "permute", "broadcast", "slice", "pad", *IDENTITIES)
         of_data = node.kind in views and node.args[0] in data
-        if node not in varying and (node in constants or node.kind == "const" or of_data):
+        if node not in varying and (node in constant or node.kind == "const" or of_data):
             data.add(node)
     return data
 
