@@ -15,6 +15,8 @@ from vkdnn.check.ulp import error_in_ulp, numpy_library
 from vkdnn.check.wide_rows import BIT_ROWS, ROWS
 from vkdnn.errors import ArgumentError, ShapeError
 from vkdnn.ir import define
+from vkdnn.ir.build import fold_fields
+from vkdnn.ir.monoids import MONOIDS
 from vkdnn.ir.ops import OPS
 from vkdnn.numerics import basic
 from vkdnn.numerics.flush import flush
@@ -64,6 +66,31 @@ def test_graphs_of_small_integers_are_exact(graph):
     complex_values = plan(x + 0j, y + 0j, index)
     for got, k in zip(complex_values, results, strict=True):
         assert (got == exact[k]).all()
+
+
+@pytest.mark.parametrize("name", sorted(MONOIDS))
+def test_a_fold_of_any_fields_against_the_reference(name):
+    """Fields that no operation starts with: counts of 0 and 2, means with a rest, tops of -inf."""
+    rng = np.random.default_rng(9)
+    fields = [rng.standard_normal((4, 30)).astype(np.float32) for _ in MONOIDS[name].fields]
+    if name == "moments":
+        fields[0] = rng.integers(0, 3, (4, 30)).astype(np.float32)
+        fields[0][3], fields[3] = 0, np.abs(fields[3])
+    if name == "logsumexp":
+        fields[0][0, :9], fields[0][1], fields[0][2, 5] = -np.inf, -np.inf, np.inf
+    if name.startswith("arg"):
+        fields[0], fields[1] = np.round(fields[0]), rng.permutation(120).astype(np.int32).reshape(4, 30)
+        fields[0][2, 7] = np.nan
+    xs = arrays(*fields)
+    folded = fold_fields(name, tuple(x.node for x in xs), (1,))
+    found = dict(zip(folded, (vk.Array(n, xs[0]._device) for n in folded), strict=True))
+    truth = wide.evaluate(folded, dict(zip([x.node for x in xs], fields, strict=True)))
+    got = [a.numpy() for a in found.values()]
+    if name == "moments":  # of a mean and what rounding it lost only the sum is a number; the last row has none
+        assert np.isfinite(truth).all()
+        truth, got = ([x[0][:3], x[1][:3] + x[2][:3], x[3][:3]] for x in (truth, got))
+    for a, b in zip(got, truth, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6)
 
 
 def test_what_does_not_depend_on_inputs_is_computed_once_and_comes_from_memory():

@@ -155,7 +155,8 @@ def small(case):
     return dataclasses.replace(case, lengths=lengths, group=min(case.group, 3), widths=(5, 3))
 
 
-CASES = [small(c) for c in (*attention_cases.pairwise(), *attention_cases.SEEN, *attention_cases.SCORED)]
+GROUPS = [attention_cases.Case(key_heads=2, group=3), attention_cases.Case(key_heads=3, layout="THD", batches=4)]
+CASES = [small(c) for c in (*attention_cases.pairwise(), *attention_cases.SEEN, *attention_cases.SCORED, *GROUPS)]
 LIMITS = {"float32": 5e-6, "float16": 2e-3, "bfloat16": 2e-2}  # of the largest element: the results' own rounding
 
 
