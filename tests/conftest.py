@@ -25,12 +25,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     # Before any test runs, in the main process and in each worker: the user's own store stays untouched.
-    config.stash[_store] = tempfile.mkdtemp(prefix="vkdnn-test-store-")
-    os.environ["VKDNN_CACHE_DIR"] = config.stash[_store]
+    if "PYTEST_XDIST_WORKER" not in os.environ:  # workers share the store of the process that started them
+        config.stash[_store] = tempfile.mkdtemp(prefix="vkdnn-test-store-")
+        os.environ["VKDNN_CACHE_DIR"] = config.stash[_store]
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    shutil.rmtree(config.stash[_store], ignore_errors=True)
+    if _store in config.stash:
+        shutil.rmtree(config.stash[_store], ignore_errors=True)
 
 
 _store = pytest.StashKey[str]()
