@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import vkdnn as vk
-from vkdnn.check import device_health, doctor, drivers
+from vkdnn.check import device_health, doctor, drivers, evidence
 from vkdnn.check.environment import VARIABLES, variable_findings
 from vkdnn.check.finding import Finding, Report
 from vkdnn.cli import app
@@ -24,6 +24,7 @@ from vkdnn.shader import store as stores
 from vkdnn.shader.compiler import Compiler
 
 ROOT = Path(vk.__file__).parent
+EVIDENCE = ROOT.parent / "docs/evidence"
 
 
 @pytest.fixture(autouse=True)
@@ -290,3 +291,53 @@ def test_a_report_counts_and_prints_as_json():
     report = Report((Finding("a", "ok", "fine"), Finding("b", "warning", "odd", "look"), Finding("c", "note", "so")))
     assert report.healthy and report.record()["counts"] == {"failure": 0, "warning": 1, "note": 1, "ok": 1}
     assert json.loads(json.dumps(report.record()))["findings"][1]["remedy"] == "look"
+
+
+# ---- evidence
+
+
+def test_evidence_of_a_device(tmp_path, monkeypatch):
+    class Same:
+        digest = reference = "0123456789abcdef"
+
+    monkeypatch.setattr("vkdnn.check.evidence.verify", lambda *_: Same)
+    result = run("--evidence", str(tmp_path / "here.md"))
+    assert result.exit_code == 0, result.output
+    found, text = json.loads((tmp_path / "here.json").read_text()), (tmp_path / "here.md").read_text()
+    assert found["device"]["name"] == vk.devices()[0].name and found["kernel"] == "equal"
+    assert text == evidence.markdown({"here": found}) and text in result.stdout
+    assert "| addition | 0 of 5,540 |" in text and "`0123456789ab`, equal" in text
+    Same.digest = "f" * 16
+    assert run("--evidence", str(tmp_path / "here"), "--json").exit_code == 1
+    assert json.loads(run("--evidence", str(tmp_path / "quick"), "--quick", "--json").stdout)["training"] is None
+
+
+def test_a_page_of_what_was_kept(tmp_path):
+    found = evidence.load(EVIDENCE / "llvmpipe-25.0.7.json")
+    (tmp_path / "a.json").write_text(json.dumps(found))
+    found["numerics"]["rules"][3]["differing"], found["numerics"]["strategies"] = 17, None
+    (tmp_path / "b.json").write_text(json.dumps(found))
+    swept = {"function": "exp", "inputs": 5, "of": 9, "complete": False, "differing": 0, "error": "inf"}
+    swept["at"] = ["0x1p+1"]
+    (tmp_path / "sweep.json").write_text(json.dumps({"driver": None, "functions": [swept]}))
+    assert run("--page", str(tmp_path)).exit_code == 0
+    page = (tmp_path / "README.md").read_text()
+    assert "| | a | b |" in page and "| division | 0 of 5,540 | 17 of 5,540 |" in page
+    assert "| strategy for division | native | refused |" in page and "| exp | 5 of 9 | 0 | inf | 0x1p+1 |" in page
+
+
+def test_a_page_of_nothing_or_of_other_files_is_refused(tmp_path):
+    assert "has no evidence" in run("--page", str(tmp_path)).stderr
+    for text in ("{}", "[]", "{", '{"format": "another"}'):
+        (tmp_path / "x.json").write_text(text)
+        assert "x.json: is none" in run("--page", str(tmp_path)).stderr
+    assert "cpu is the reference itself" in run("--evidence", "x", "--device", "cpu").stderr
+
+
+def test_the_page_of_this_repository_is_what_the_command_makes():
+    assert (EVIDENCE / "README.md").read_text() == evidence.page(EVIDENCE)
+    for path in EVIDENCE.glob("*.json"):
+        if path.name != evidence.SWEEP:
+            found = evidence.load(path)
+            assert evidence.holds(found) and found["training"] is not None, path
+            assert path.with_suffix(".md").read_text() == evidence.markdown({path.stem: found}), path

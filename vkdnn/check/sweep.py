@@ -300,7 +300,10 @@ def bound(name: str) -> float:
 
 def device_name(device: Device) -> str:
     """A device with its driver: two versions of a software device have one name."""
-    return str(device.opened.info) if isinstance(device, VulkanDevice) else device.name
+    if not isinstance(device, VulkanDevice):
+        return device.name
+    info = device.opened.info
+    return f"{info.name}, {info.driver} {info.driver_version}"
 
 
 def _recorded(path: str | os.PathLike[str], header: Header) -> dict[Key, Referred]:

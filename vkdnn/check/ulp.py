@@ -1,7 +1,6 @@
 """How far float32 results are from the truth: true values in float64, and the distance in units of the last place.
 
-Functions take a library (numpy_library() or torch_library()), so that they run on arrays of either; they must use
-only what both have under one name.
+Functions take a library (numpy_library()), so that they can run on other arrays; they must use nothing else.
 """
 
 from __future__ import annotations
@@ -24,13 +23,6 @@ def numpy_library() -> SimpleNamespace:
 
     names = {name: getattr(np, name) for name in _NAMES}
     return SimpleNamespace(**names, power=np.power, erf=scipy.special.erf, erfc=scipy.special.erfc)
-
-
-def torch_library() -> SimpleNamespace:
-    import torch
-
-    names = {name: getattr(torch, name) for name in (*_NAMES, "erf", "erfc")}
-    return SimpleNamespace(**names, power=torch.pow)
 
 
 def error_in_ulp(m: Any, wide: Any, truth: Any) -> Any:

@@ -5,22 +5,33 @@ It must never end with a traceback, whatever is broken.
 
 from __future__ import annotations
 
+import json
 from itertools import groupby
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 from vkdnn.check.doctor import examine
+from vkdnn.check.evidence import PAGE, gather, holds, markdown
+from vkdnn.check.evidence import page as make_page
 from vkdnn.check.finding import Finding, Report
-from vkdnn.cli.console import JsonOption, counted, output, print_json
+from vkdnn.cli.console import DeviceOption, JsonOption, counted, find_device, output, print_json
+from vkdnn.device import VulkanDevice
+from vkdnn.errors import ArgumentError
+from vkdnn.runtime import DeviceInfo
+from vkdnn.shader.store import replaced
 
 EXAMPLES = """\
 [bold]Examples[/]
 
   vkdnn doctor           everything from the loader up to a kernel's bits; each problem with its remedy
 
-  vkdnn doctor --json    the same for programs"""
+  vkdnn doctor --json    the same for programs
+
+  vkdnn doctor --evidence llvmpipe    what the device does, kept as llvmpipe.json and llvmpipe.md"""
 
 _MARKS = {
     "ok": "[green]ok[/]     ",
@@ -30,20 +41,75 @@ _MARKS = {
 }
 
 
-def doctor(as_json: JsonOption = False) -> None:
+def doctor(
+    evidence: Annotated[
+        Path | None,
+        typer.Option(
+            "--evidence",
+            metavar="FILE",
+            help="Examine one device instead, and write its table to FILE.json and FILE.md.",
+        ),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="With --evidence: train nothing.")] = False,
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            "--page", metavar="FOLDER", help="Write the page of a folder of evidence, its README.md, and stop."
+        ),
+    ] = None,
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Examine this machine. Exit status 1 if something failed; warnings do not count.
 
     JSON: healthy, counts {failure, warning, note, ok}, findings [{topic, state, text, remedy, details}].
     """
     console = output(as_json)
+    if page is not None:
+        with replaced(page / PAGE) as file:
+            file.write(make_page(page).encode())
+        console.print(f"wrote {page / PAGE}", markup=False)
+        return
     progress = Console(stderr=True)
     with progress.status("looking", spinner="line") as status:
-        report = examine(lambda topic: status.update(f"looking at {topic}"))
+
+        def tell(topic: str) -> None:
+            status.update(f"looking at {escape(topic)}")
+
+        if evidence is None:
+            report = examine(tell)
+        else:
+            found = gather(_info(device), quick, tell)
+    if evidence is not None:
+        _keep(found, evidence, console, as_json)
+        return
     if as_json:
         print_json(report.record())
     else:
         print_report(report, console)
     if not report.healthy:
+        raise typer.Exit(1)
+
+
+def _info(selector: str | None) -> DeviceInfo:
+    found = find_device(selector)
+    if not isinstance(found, VulkanDevice):
+        raise ArgumentError("--device: cpu is the reference itself, expected a Vulkan device")
+    return found.opened.info
+
+
+def _keep(found: dict[str, Any], path: Path, console: Console, as_json: bool) -> None:
+    """Writes both files of a device's evidence; raises typer.Exit(1) where it speaks against the device."""
+    base = path.with_suffix("") if path.suffix in (".json", ".md") else path
+    text = markdown({base.name: found})
+    for suffix, content in ((".json", json.dumps(found, indent=1) + "\n"), (".md", text)):
+        with replaced(base.parent / f"{base.name}{suffix}") as file:
+            file.write(content.encode())
+    if as_json:
+        print_json(found)
+    else:
+        console.print(text, markup=False)
+    if not holds(found):
         raise typer.Exit(1)
 
 
