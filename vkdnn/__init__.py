@@ -32,3 +32,11 @@ from vkdnn import nn, optim, random  # isort: skip  (they use the functions abov
 from vkdnn import aot  # isort: skip
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    if name == "check":  # tools that few programs need
+        from importlib import import_module
+
+        return import_module("vkdnn.check")
+    raise AttributeError(f"module 'vkdnn' has no attribute {name!r}")

@@ -118,6 +118,15 @@ def find_function(text: str) -> Callable[..., Any]:
 
     Raises ArgumentError that says which part does not exist, or what went wrong in the module.
     """
+    function = find_value(text)
+    if not callable(function):
+        raise ArgumentError(f"function: {text} is {type(function).__name__}, expected a function of arrays")
+    found: Callable[..., Any] = function
+    return found
+
+
+def find_value(text: str) -> Any:
+    """What ``module:name`` names, of any type; see find_function()."""
     module_name, colon, name = text.partition(":")
     if not (colon and module_name and name):
         raise ArgumentError(f"function: got {text!r}, expected module:function, such as my_model:forward")
@@ -135,7 +144,4 @@ def find_function(text: str) -> Callable[..., Any]:
             near = ", ".join(n for n in vars(value) if not n.startswith("_") and callable(getattr(value, n)))
             raise ArgumentError(f"function: {module_name} has no {name!r}; it has {near or 'no functions'}")
         value = getattr(value, part)
-    if not callable(value):
-        raise ArgumentError(f"function: {text} is {type(value).__name__}, expected a function of arrays")
-    function: Callable[..., Any] = value
-    return function
+    return value

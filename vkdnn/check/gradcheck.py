@@ -7,7 +7,9 @@ Three questions are asked apart: is the formula right (float64 against differenc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +21,7 @@ from vkdnn.device import Device, current_device
 from vkdnn.device import device as find_device
 from vkdnn.errors import ArgumentError, VkdnnError
 from vkdnn.ir.arguments import integers, number, short
+from vkdnn.kernels.expr import ExprSpec
 
 MODES = ("full", "fast", "inner", "complex")
 
@@ -77,14 +80,14 @@ def gradcheck(
     options = Options(mode, seed, directions, rtol, small, input, at)
     place = device if isinstance(device, Device) else current_device() if device is None else find_device(device)
     with place:
-        subject, again = _subject(function, inputs, vjp, complex_step, name, seed)
+        subject, again = find_subject(function, inputs, vjp, complex_step, name, seed)
     return check_all([(subject, again)], place, options, second_order)[0]
 
 
-def _subject(
-    function: Any, inputs: Any, vjp: Any, complex_step: bool, name: str, seed: int
-) -> tuple[Subject, str]:  # fmt: skip
-    """The subject, and the beginning of a line that checks it again."""
+def find_subject(
+    function: Any, inputs: Any, vjp: Any = None, complex_step: bool = False, name: str = "", seed: int = 0
+) -> tuple[Subject, str]:
+    """The subject of what gradcheck() is given, and the beginning of a line that checks it again."""
     from vkdnn.check.subjects_torch import is_torch, torch_subject
 
     if isinstance(function, Operator):
@@ -122,55 +125,53 @@ def case_subject(case: Case) -> GraphSubject:
 def check_all(
     subjects: Sequence[tuple[Subject, str]], device: Device, options: Options, second_order: bool = False
 ) -> list[Report]:
-    """A report for each subject, with what starts the line that checks it again; one Program computes the gradients of
-    all of them. See gradcheck()."""
-    return list(reports(subjects, device, options, second_order))
+    """A report for each subject, with what starts the line that checks it again; see gradcheck().
 
-
-def reports(
-    subjects: Sequence[tuple[Subject, str]], device: Device, options: Options, second_order: bool = False
-) -> Iterator[Report]:
-    """The reports of check_all(), each as soon as it is known."""
-    points, none = [], {}
-    for k, (subject, _) in enumerate(subjects):
+    One Program computes the gradients of all subjects, on a thread of its own while differences are taken.
+    """
+    points: list[Point | Part] = []
+    for subject, _ in subjects:
         try:
-            points.append(
-                Point(subject, options.seed).second(options.seed) if second_order else Point(subject, options.seed)
-            )
+            point = Point(subject, options.seed)
+            points.append(point.second(options.seed) if second_order else point)
         except VkdnnError as error:
             if not second_order:
                 raise
-            none[k] = Part("formula", NONE, note=str(error))
-    graphs = [p for p in points if isinstance(p.subject, GraphSubject)]
-    found = dict(zip(map(id, graphs), _on_device(graphs, device), strict=True))
-    rest = iter(points)
-    for k, (subject, again) in enumerate(subjects):
-        name = device.name if isinstance(subject, GraphSubject) else None
-        order = 2 if second_order else 1
-        if k in none:
-            parts: list[Part] = [none[k]]
-        else:
-            point = next(rest)
-            parts = point.parts(options)
-            if id(point) in found:
-                parts += point.device_parts(found[id(point)], options)
-        report = Report(subject.name, options.mode, order, options.seed, name, tuple(parts), "")
-        yield replace(report, reproduce=_again(report, again))
+            points.append(Part("formula", NONE, note=str(error)))
+    graphs = [p for p in points if isinstance(p, Point) and isinstance(p.subject, GraphSubject)]
+    with ThreadPoolExecutor(1) as other:
+        running = other.submit(copy_context().run, _on_device, graphs, device)
+        parts = [[p] if isinstance(p, Part) else p.parts(options) for p in points]
+        computed = dict(zip(map(id, graphs), running.result(), strict=True))
+    found = []
+    for point, own, (subject, again) in zip(points, parts, subjects, strict=True):
+        if isinstance(point, Point) and id(point) in computed:
+            own = own + point.device_parts(computed[id(point)], options)
+        where = device.name if isinstance(subject, GraphSubject) else None
+        report = Report(subject.name, options.mode, 2 if second_order else 1, options.seed, where, tuple(own), "")
+        found.append(replace(report, reproduce=_again(report, again)))
+    return found
 
 
 def _on_device(points: Sequence[Point], device: Device) -> list[list[list[Array]] | VkdnnError]:
     """For each point its gradients: of two runs, and of one under other schedules. An error is kept for its point."""
     if not points:
         return []
+    subjects = [p.subject for p in points if isinstance(p.subject, GraphSubject)]
+    cotangents = [p.cotangents for p in points]
     try:
-        subjects, cotangents = [p.subject for p in points], [p.cotangents for p in points]
-        first, again = device_gradients(subjects, cotangents, device, runs=2)  # type: ignore[arg-type]
-        (other,) = device_gradients(subjects, cotangents, device, lambda _, legal: legal[-1])  # type: ignore[arg-type]
+        first, again = device_gradients(subjects, cotangents, device, runs=2)
+        (other,) = device_gradients(subjects, cotangents, device, _other_schedule)
     except VkdnnError as error:
         if len(points) == 1:
             return [error]
         return [_on_device([p], device)[0] for p in points]
     return [list(runs) for runs in zip(first, again, other, strict=True)]
+
+
+def _other_schedule(spec: Any, legal: Sequence[Any]) -> Any:
+    """The second best. Kernels of one element each keep theirs: there is no order in them to get wrong."""
+    return legal[0] if isinstance(spec, ExprSpec) else legal[1 % len(legal)]
 
 
 def _again(report: Report, again: str) -> str:

@@ -129,7 +129,8 @@ def device_gradients(
 
     ``choice`` picks the schedules, as in vkdnn.device.scheduled.
     """
-    outputs = [g for s in subjects for g in s.gradient_nodes]
+    # With the results, so that the kernels are those of a pass forward and back.
+    outputs = [n for s in subjects for n in (*s.results, *s.gradient_nodes)]
     inputs = [n for s in subjects for n in (*s.nodes, *s.cotangents)]
     words = []
     for subject, given in zip(subjects, cotangents, strict=True):
@@ -146,7 +147,8 @@ def device_gradients(
     found = []
     for run in storages:
         rest = iter(run)
-        found.append([[next(rest) for _ in s.gradient_nodes] for s in subjects])
+        whole = [[next(rest) for _ in (*s.results, *s.gradient_nodes)] for s in subjects]
+        found.append([part[len(s.results) :] for s, part in zip(subjects, whole, strict=True)])
     return found
 
 
