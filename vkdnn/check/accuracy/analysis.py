@@ -138,10 +138,10 @@ def _diagonal(wrong: Array, region: Array, first: int, second: int, names: Seque
 
 
 def axis_names(case: Case, results: Sequence[tuple[int, ...]]) -> list[list[str]]:
-    """Names for the axes of each result: of the size that makes the axis longer when it grows.
+    """Names for the axes of each result: of the sizes that make the axis longer when they grow.
 
-    Only shapes are asked for, of the case with one size after the other made larger. Axes that follow none, or more
-    than one, have numbers.
+    Only shapes are asked for, of the case with one size after the other made larger. Where that is no case, an axis has
+    the name of the one size of its length; without one, its number.
     """
     found: list[list[list[str]]] = [[[] for _ in shape] for shape in results]
     for size in case.operator.sizes:
@@ -153,7 +153,18 @@ def axis_names(case: Case, results: Sequence[tuple[int, ...]]) -> list[list[str]
                         if m != n:
                             axes[axis].append(size)
                 break
-    return [[n[0] if len(n) == 1 else f"axis {axis}" for axis, n in enumerate(axes)] for axes in found]
+    return [
+        [
+            "*".join(n) or _by_length(case, length) or f"axis {axis}"
+            for axis, (n, length) in enumerate(zip(*of, strict=True))
+        ]
+        for of in zip(found, results, strict=True)
+    ]
+
+
+def _by_length(case: Case, length: int) -> str:
+    fitting = [size for size in case.operator.sizes if case.fields[size] == length]
+    return fitting[0] if len(fitting) == 1 else ""
 
 
 def _shapes(case: Case, changed: dict[str, int]) -> list[tuple[int, ...]] | None:

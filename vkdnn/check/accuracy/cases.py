@@ -26,7 +26,7 @@ from vkdnn.shader.entry import digest
 SETS = Path(__file__).parent.parent / "cases"
 RULES = ("twice-plain", "element", "bits")
 DEFAULTS: dict[str, Any] = {"rule": "twice-plain", "timeout": 300.0, "seeds": 1, "gradient": False}
-"""Fields of every case that say how it is judged. Gradients have the rule `element` where none is given."""
+"""Fields of every case that say how it is judged."""
 _SHARED = {"rule": str, "timeout": float, "seeds": int, "gradient": bool}
 _DTYPES = ("float32", "float16", "bfloat16")
 _APART = ("operator", "base", "without")
@@ -197,7 +197,7 @@ def _subjects(where: str, table: Mapping[str, Any], operators: Operators) -> tup
         except VkdnnError as error:
             raise ArgumentError(f"{where}: field operator: {error}") from None
     for name in without:
-        fits = [known for known in found if fnmatch.fnmatchcase(known, name)]
+        fits = [known for known, (o, _) in found.items() if fnmatch.fnmatchcase(known, name) or "@" + o.group == name]
         if not fits:
             raise ArgumentError(f"{where}: field without: {name!r} is none of those chosen; leave it out")
         found = {known: subject for known, subject in found.items() if known not in fits}
@@ -238,8 +238,6 @@ def _fits(operator: Operator, fields: Mapping[str, Any]) -> bool:
 def _spec(name: str, operator: str, fields: Mapping[str, Any]) -> Spec:
     own = {k: v for k, v in fields.items() if k not in DEFAULTS}
     shared = DEFAULTS | {k: v for k, v in fields.items() if k in DEFAULTS}
-    if "rule" not in fields and shared["gradient"]:
-        shared["rule"] = "element"
     return Spec(name, operator, own, **(shared | {"timeout": float(shared["timeout"])}))
 
 

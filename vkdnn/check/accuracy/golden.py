@@ -19,8 +19,9 @@ import safetensors.numpy
 
 import vkdnn as vk
 from vkdnn import tree
+from vkdnn.check import wide
 from vkdnn.check.accuracy.cases import Spec
-from vkdnn.check.accuracy.plain import plainly
+from vkdnn.check.accuracy.plain import plainly, plainly_graph
 from vkdnn.check.accuracy.subjects import Array, backward, leaf_names
 from vkdnn.check.operator import Case
 from vkdnn.errors import VkdnnError
@@ -68,16 +69,16 @@ def _wide(value: Any) -> Array:
 
 def _gradients(draws: Sequence[Case], inputs: Sequence[list[Array]], wanted: bool) -> Golden:
     """Gradients by float64 evaluation of the graph that differentiation builds."""
-    from vkdnn.check import wide
-
     names: list[str] = []
-    true = []
+    true, plain = [], []
     with vk.device("cpu"):
         for case, arrays in zip(draws, inputs, strict=True):
             names, gradients = backward(case, [vk.array(a) for a in arrays])
             with np.errstate(all="ignore"):
                 true.append([_wide(x) for x in wide.evaluate([g.node for g in gradients], {})])
-    return Golden(names, true, None)
+            if wanted:
+                plain.append(plainly_graph([g.node for g in gradients]))
+    return Golden(names, true, plain if wanted else None)
 
 
 # ---- files
@@ -151,7 +152,7 @@ def load(folder: Path, spec: Spec, draws: Sequence[Case], inputs: Sequence[list[
                 f"golden: {path} is foreign: its {field} is {_brief(about.get(field))}, expected {_brief(expected)}; "
                 f"{again}"
             )
-    if spec.rule == "twice-plain" and not about["plain"] and not spec.gradient:
+    if spec.rule == "twice-plain" and not about["plain"]:
         raise GoldenError(f"golden: {path} has no plain results, which the rule twice-plain needs; {again}")
 
     def part(kind: str) -> list[list[Array]]:

@@ -1,6 +1,6 @@
-"""Cases in this process, many in one Program: for a quick look, and for operators that no other process knows.
+"""Cases in this process, one after the other: for a quick look, and for operators that no other process knows.
 
-A case must get the verdict that it gets alone; where a batch fails, its cases are run one by one.
+Nothing here can end a case that hangs, nor outlive a crash: that is what vkdnn.check.accuracy.isolate is for.
 """
 
 from __future__ import annotations
@@ -14,6 +14,6 @@ from vkdnn.check.library import OPERATORS
 
 
 def run_here(specs: Sequence[Spec], settings: Settings, operators: Operators = OPERATORS) -> Iterator[list[Row]]:
-    """The rows of each case, in order. There are no timeouts, and a crash is the end of everything."""
+    """The rows of each case, in order."""
     for spec in specs:
         yield run_case(spec, settings, operators)

@@ -5,12 +5,16 @@ Every operation of NumPy gets float32 operands and so rounds to float32, whateve
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+import vkdnn as vk
 from vkdnn import tree
+from vkdnn.check import wide
 from vkdnn.check.operator import Case
+from vkdnn.ir.node import Node, toposort
 
 Array = np.ndarray[Any, Any]
 
@@ -82,6 +86,14 @@ def _product(a: Array, b: Array) -> Array:
             terms = a[..., :, None, :] * right[..., None, :, :] if min(a.ndim, b.ndim) > 1 else a * right
             return np.asarray(np.add.accumulate(terms, axis=-1)[..., -1])
     return np.asarray(np.matmul(a, b))
+
+
+def plainly_graph(outputs: Sequence[Node]) -> list[Array]:
+    """Values of a graph whose leaves have data, each node rounded to float32."""
+    leaves = [n for n in toposort(outputs) if n.kind == "leaf"]
+    plan = wide.prepare(outputs, leaves)
+    plan.after = _wrapped
+    return [_narrow(x) for x in plan(*(vk.Array(n).numpy() for n in leaves))]
 
 
 def plainly(case: Case, arrays: list[Array]) -> list[Array]:

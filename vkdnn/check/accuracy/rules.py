@@ -25,7 +25,7 @@ from vkdnn.errors import ArgumentError
 
 RELATIVE, ABSOLUTE, SHARE = 0.005, 2.5e-5, 0.005
 FACTOR = 2.0
-FLOORS = {"float32": (4.0, 1.5), "float16": (1.0, 0.5), "bfloat16": (1.0, 0.5)}
+FLOORS = {"float32": (8.0, 2.0), "float16": (1.0, 0.5), "bfloat16": (1.0, 0.5)}
 """Units in the last place of the largest true value: of the largest error, and of the root mean square."""
 SMALLEST = 2.0**-126  # what lies below may be zero
 

@@ -86,21 +86,37 @@ def without_results(spec: Spec, settings: Settings, verdict: str, reason: str, s
     return [Row(spec.name, b, verdict, spec.rule, spec.key, reason, seconds) for b in settings.backends]
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A case with everything that backends are given and compared with."""
+
+    spec: Spec
+    draws: Sequence[Case]
+    inputs: Sequence[list[Array]]
+    golden: Golden
+    reference: Results | None
+
+
 def run_case(spec: Spec, settings: Settings, operators: Operators = OPERATORS) -> list[Row]:
     """Run a case on every backend of the settings; a row for each."""
     begun = time.perf_counter()
     try:
-        draws = spec.draws(operators)
-        inputs = [case.arrays() for case in draws]
-        golden = _golden(spec, settings, draws, inputs)
-        reference = None
-        if spec.rule == "bits":
-            reference = backends.on_device(vk.device("cpu"), spec, draws, inputs)
-            if not golden.names:
-                golden = _without_twin(spec, draws, inputs, reference)
+        prepared = _prepared(spec, settings, operators)
     except Exception as error:  # a user's twin may raise anything
         return without_results(spec, settings, "error", _said(error), time.perf_counter() - begun)
-    return [_row(spec, settings, draws, inputs, golden, reference, name) for name in settings.backends]
+    return [_row(prepared, settings, name) for name in settings.backends]
+
+
+def _prepared(spec: Spec, settings: Settings, operators: Operators) -> Prepared:
+    draws = spec.draws(operators)
+    inputs = [case.arrays() for case in draws]
+    golden = _golden(spec, settings, draws, inputs)
+    reference = None
+    if spec.rule == "bits":
+        reference = backends.on_device(vk.device("cpu"), spec, draws, inputs)
+        if not golden.names:
+            golden = _without_twin(spec, draws, inputs, reference)
+    return Prepared(spec, draws, inputs, golden, reference)
 
 
 def _golden(spec: Spec, settings: Settings, draws: Sequence[Case], inputs: Sequence[list[Array]]) -> Golden:
@@ -119,10 +135,8 @@ def _without_twin(spec: Spec, draws: Sequence[Case], inputs: Sequence[list[Array
     return Golden(backends.names_of(spec, draws, inputs), wide, None)
 
 
-def _row(
-    spec: Spec, settings: Settings, draws: Sequence[Case], inputs: Sequence[list[Array]], golden: Golden,
-    reference: Results | None, name: str,
-) -> Row:  # fmt: skip
+def _row(prepared: Prepared, settings: Settings, name: str) -> Row:
+    spec, case = prepared.spec, prepared.draws[0]
     begun = time.perf_counter()
     blank = Row(spec.name, name, "pass", spec.rule, spec.key)
     try:
@@ -130,11 +144,11 @@ def _row(
         if settings.perf and name == "device":  # before anything has compiled its kernels
             from vkdnn.check.accuracy.perf import measured
 
-            perf = measured(spec, draws[0], inputs[0], settings.device, settings.perf)
-        found = backends.results(name, spec, draws, inputs, golden, settings.device)
+            perf = measured(spec, case, prepared.inputs[0], settings.device, settings.perf)
+        found = backends.results(name, spec, prepared.draws, prepared.inputs, prepared.golden, settings.device)
         if settings.dump is not None and name in ("device", "reference"):
-            backends.dump(Path(settings.dump), spec, golden.names, found)
-        row = replace(_judged(blank, spec, settings, draws[0], golden, reference, found), perf=perf)
+            backends.dump(Path(settings.dump), spec, prepared.golden.names, found)
+        row = replace(_judged(blank, settings, prepared, found), perf=perf)
     except NotHere as error:
         row = replace(blank, verdict="skip", reason=str(error))
     except Exception as error:
@@ -142,9 +156,8 @@ def _row(
     return replace(row, seconds=time.perf_counter() - begun)
 
 
-def _judged(
-    blank: Row, spec: Spec, settings: Settings, case: Case, golden: Golden, reference: Results | None, found: Results
-) -> Row:
+def _judged(blank: Row, settings: Settings, prepared: Prepared, found: Results) -> Row:
+    spec, golden, reference = prepared.spec, prepared.golden, prepared.reference
     counts = {len(leaves) for leaves in found}
     if counts != {len(golden.names)}:
         reason = f"{sorted(counts)} results, expected {len(golden.names)}: {', '.join(golden.names)}"
@@ -161,7 +174,7 @@ def _judged(
     row = replace(blank, result=name, figures=worst.figures.record())
     if worst.ok:
         return row
-    axes = _axes(case, spec, golden.names.index(name), got.shape)
+    axes = _axes(prepared, golden.names.index(name), got.shape)
     row = replace(
         row, verdict="fail", reason=worst.reason, where=where(worst.wrong, axes if worst.wrong.ndim else None),
         elements=[e.record() for e in first_elements(worst.wrong, got, true, worst.error)],
@@ -187,27 +200,18 @@ def _weight(judgement: Judgement) -> float:
     return figures.max_rel
 
 
-def _axes(case: Case, spec: Spec, k: int, shape: tuple[int, ...]) -> list[str]:
+def _axes(prepared: Prepared, k: int, shape: tuple[int, ...]) -> list[str]:
     """Names of the axes of the result number ``k``."""
+    spec, case = prepared.spec, prepared.draws[0]
     front = ["draw"] if spec.seeds > 1 else []
-    own = shape[len(front) :]
     if spec.gradient:
         given = case.operator.inputs[case.differentiable[k]]
-        names = given.dims.split()
+        names = [n if not n.isdigit() else f"axis {a}" for a, n in enumerate(given.dims.split())]
     else:
-        with vk.device("cpu"):
-            leaves = [tuple(np.shape(x)) for x in _leaves(case)]
-        names = axis_names(case, leaves)[k]
-    numbered = [n if not n.isdigit() else f"axis {a}" for a, n in enumerate(names)]
-    return front + (numbered if len(numbered) == len(own) else [f"axis {a}" for a in range(len(own))])
-
-
-def _leaves(case: Case) -> list[Any]:
-    from vkdnn import tree
-
-    with np.errstate(all="ignore"):
-        assert case.operator.golden is not None
-        return tree.flatten(case.golden(*case.arrays()))[0]
+        names = axis_names(case, [leaf.shape for leaf in prepared.golden.true[0]])[k]
+    return front + (
+        names if len(front) + len(names) == len(shape) else [f"axis {a}" for a in range(len(shape))][len(front) :]
+    )
 
 
 def _said(error: BaseException) -> str:

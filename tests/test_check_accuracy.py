@@ -1,0 +1,453 @@
+"""Accuracy: case files, rules, golden files, backends, what is said of failures; and every small case on the device."""
+
+import json
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import vkdnn as vk
+from vkdnn.check.accuracy import backends, golden
+from vkdnn.check.accuracy.analysis import axis_names, where
+from vkdnn.check.accuracy.cases import DEFAULTS, Spec, from_record, load, sets
+from vkdnn.check.accuracy.here import run_here
+from vkdnn.check.accuracy.plain import plainly
+from vkdnn.check.accuracy.rules import judge
+from vkdnn.check.accuracy.run import Settings, run_case
+from vkdnn.check.library import OPERATORS
+from vkdnn.check.operator import Input, Operator
+from vkdnn.errors import ArgumentError
+
+REFERENCE = Settings(("reference",))
+
+
+def write(folder, text, name="cases.toml"):
+    path = folder / name
+    path.write_text(text)
+    return str(path)
+
+
+def small(name):
+    """The case of the set `small` that has exactly this name."""
+    return next(s for s in load(["small"]) if s.name == f"small/{name}")
+
+
+# ---- case files
+
+
+def test_lists_are_multiplied_out_and_named(tmp_path):
+    text = """
+    [BASE]
+    rows = 2
+    rule = "element"
+
+    [ONE]
+    base = "BASE"
+    operator = "softmax"
+
+    [MANY]
+    base = "ONE"
+    columns = [7, 8]
+    dtype = ["float32", "float16"]
+    x_range = [[-5.0, 5.0]]
+    """
+    one, *many = load([write(tmp_path, text)])
+    assert (one.name, one.operator, one.fields, one.rule) == ("cases/ONE", "softmax", {"rows": 2}, "element")
+    assert [s.name for s in many] == [f"cases/MANY_{k}" for k in range(4)]
+    assert [(s.fields["columns"], s.fields["dtype"]) for s in many] == [
+        (7, "float32"), (7, "float16"), (8, "float32"), (8, "float16")
+    ]  # fmt: skip
+    (case,) = many[3].draws()
+    assert case.fields["axis"] == -1, "fields that are missing have the operator's values"
+    (x,) = case.arrays()
+    assert x.shape == (2, 8) and x.dtype == np.float16 and 3 < np.abs(x).max() <= 5
+
+
+def test_operators_by_group_pattern_and_form(tmp_path):
+    text = """
+    [GROUP]
+    operator = "@norms"
+    without = ["softmax*"]
+
+    [PATTERN]
+    operator = "log_soft*"
+
+    [FORM]
+    operator = "softmax.first"
+
+    [HALF]
+    operator = ["softmax", "add.integers"]
+    dtype = "float16"
+    """
+    names = [s.name for s in load([write(tmp_path, text)])]
+    assert "cases/GROUP.layer_norm" in names and "cases/GROUP.layer_norm.both" in names
+    assert not any("GROUP.softmax" in n for n in names)
+    assert "cases/PATTERN.log_softmax.first" in names and "cases/FORM" in names
+    assert [n for n in names if "HALF" in n] == ["cases/HALF.softmax"], "integers have no float16"
+
+
+def test_cases_are_chosen_by_prefix(tmp_path):
+    path = write(tmp_path, '[AB]\noperator = "exp"\n[AC]\noperator = "exp"\n[B]\noperator = "exp"')
+    assert [s.name for s in load([path], ["A"])] == ["cases/AB", "cases/AC"]
+    assert [s.name for s in load([path], ["cases/B", "B"])] == ["cases/B"]
+    with pytest.raises(ArgumentError, match=r"none of \d+ begins with 'ALL.sofmax'; is it ALL.softmax"):
+        load(["small"], ["ALL.sofmax"])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[A", "no TOML"),
+        ("a = 1", "a: got 1 outside of a case"),
+        ("[A]\nrows = 1", "case A: field operator: missing"),
+        ('[A]\noperator = "sofmax"', "case A: field operator: no operator 'sofmax'; is it softmax"),
+        ("[A]\noperator = 3", "case A: field operator: got 3, expected names"),
+        ('[A]\noperator = "@norm"', "case A: field operator: nothing fits '@norm'; groups are .*@norms"),
+        ('[A]\noperator = "exp"\nrows = 1', "case A: field rows: exp has no such field"),
+        ('[A]\noperator = "softmax"\nrow = 1', "case A: field row: softmax has no such field; is it rows"),
+        ('[A]\noperator = "softmax"\nrows = []', "case A: field rows: an empty list"),
+        ('[A]\noperator = "softmax"\nrows = "3"', "case A: field rows: got '3', expected int"),
+        ('[A]\noperator = "softmax"\nrows = true', "case A: field rows: got True, expected int"),
+        ('[A]\noperator = "softmax"\nrows = [1, -1]', "case A: field rows: got -1"),
+        ('[A]\noperator = "softmax"\nx_range = [-5.0, 5.0]', r"field x_range: got -5.0, expected \[low, high\]"),
+        ('[A]\noperator = "softmax"\nx_range = [[5.0, -5.0]]', "field x_range: .*the lower one first"),
+        ('[A]\noperator = "softmax"\ndtype = "float64"', "field dtype: got 'float64', expected one of float32"),
+        ('[A]\noperator = "softmax"\naxis = "last"', "field axis: got 'last', expected int"),
+        ('[A]\noperator = "softmax"\nrule = "exact"', "field rule: got 'exact', expected one of twice-plain"),
+        ('[A]\noperator = "softmax"\ntimeout = 0', "field timeout: got 0, expected more than 0"),
+        ('[A]\noperator = "softmax"\nseeds = 1.5', "field seeds: got 1.5, expected int"),
+        ('[A]\noperator = "argsort"\ngradient = true', "case A: field gradient: argsort has none"),
+        ('[A]\nbase = "B"', "case A: field base: this file has no case 'B'"),
+        ('[A]\nbase = "B"\n[B]\nbase = "A"', "case A: field base: a cycle, A -> B -> A"),
+        ('[A]\noperator = "exp"\nwithout = ["log"]', "case A: field without: 'log' is none of those chosen"),
+    ],
+)
+def test_what_is_wrong_is_said_with_file_case_and_field(tmp_path, text, said):
+    with pytest.raises(ArgumentError, match=f"cases.toml: .*{said}"):
+        load([write(tmp_path, text)])
+
+
+def test_sets_and_files_that_do_not_exist():
+    with pytest.raises(ArgumentError, match=r"no set 'smal', expected a .toml file or one of .*small"):
+        load(["smal"])
+    with pytest.raises(ArgumentError, match="cannot be read"):
+        load(["nowhere.toml"])
+
+
+def test_a_spec_goes_through_json():
+    spec = small("ALL.softmax")
+    again = from_record(json.loads(json.dumps(spec.record())))
+    assert again == spec and again.key == spec.key
+    assert replace(spec, name="x", rule="bits", timeout=1.0).key == spec.key
+    assert len({spec.key, replace(spec, seeds=2).key, replace(spec, fields={"rows": 4}).key}) == 3
+
+
+# ---- rules
+
+TRUE = np.linspace(-2, 2, 401)
+
+
+def test_element_forgives_a_share_but_no_nan():
+    got = TRUE.astype(np.float32)
+    assert judge("element", got, TRUE).ok
+    got[:2] *= 1.01
+    found = judge("element", got, TRUE)
+    assert found.ok and found.figures.over == 2 and found.wrong[:2].all()
+    got[2] *= 1.01
+    found = judge("element", got, TRUE)
+    assert not found.ok and "0.7% of the elements" in found.reason
+    got = TRUE.astype(np.float32)
+    got[200] = 2.4e-5
+    assert judge("element", got, TRUE).ok and not judge("element", got, TRUE).wrong.any()
+    got[200] = np.nan
+    found = judge("element", got, TRUE)
+    assert not found.ok and found.figures.special == 1 and found.wrong[200]
+
+
+@pytest.mark.parametrize("rule", ["element", "twice-plain"])
+@pytest.mark.parametrize(("got", "true", "good"), [
+    (np.nan, np.nan, True), (np.nan, 1.0, False), (1.0, np.nan, False), (np.inf, np.inf, True), (np.inf, 1e39, True),
+    (np.inf, -np.inf, False), (3e38, np.inf, False), (0.0, 1e-39, True), (-0.0, 0.0, True), (np.nan, np.inf, False),
+])  # fmt: skip
+def test_special_values(rule, got, true, good):
+    found = np.array([got, *[1.0] * 999], np.float32)
+    wanted = np.array([true, *[1.0] * 999])
+    assert judge(rule, found, wanted, found).ok == good
+
+
+def test_twice_plain_is_about_the_largest_error_and_the_mean():
+    rng = np.random.default_rng(0)
+    true = rng.standard_normal(1000)
+    plain = (true + 1e-5 * rng.standard_normal(1000)).astype(np.float32)
+
+    def ok(got):
+        return judge("twice-plain", got.astype(np.float32), true, plain).ok
+
+    assert ok(true + 1.5e-5 * rng.standard_normal(1000))
+    assert not ok(true + 4e-5 * rng.standard_normal(1000))
+    assert not ok(true + 2.5e-5), "no element is far off, but all are"
+    one = true.copy()
+    one[7] += 1e-4
+    found = judge("twice-plain", one.astype(np.float32), true, plain)
+    assert not found.ok and np.flatnonzero(found.wrong).tolist() == [7]
+    with pytest.raises(ArgumentError, match="needs the plain"):
+        judge("twice-plain", plain, true)
+
+
+def test_errors_below_a_few_units_of_the_largest_entry_always_pass():
+    true = np.array([1.0, 0.001])
+    got = np.array([1.0 + 2.0**-22, 0.001], np.float32)
+    assert judge("twice-plain", got, true, true.astype(np.float32)).ok
+    half = true.astype(ml_dtypes.bfloat16)
+    assert judge("twice-plain", half, true, true.astype(np.float32)).ok
+
+
+def test_bits_and_integers():
+    a = np.array([0.0, np.nan, 1.0], np.float32)
+    assert judge("bits", a, a.astype(np.float64), reference=a.copy()).ok
+    found = judge("bits", np.array([-0.0, np.nan, 1.0], np.float32), a.astype(np.float64), reference=a)
+    assert not found.ok and found.wrong.tolist() == [True, False, False]
+    n = np.arange(1000, dtype=np.int32)
+    other = n.copy()
+    other[5] = 7
+    assert judge("twice-plain", n, n.astype(np.int64)).ok
+    assert not judge("twice-plain", other, n).ok and judge("element", other, n).ok
+    assert not judge("element", n[:-1], n).ok, "another shape"
+
+
+# ---- the plain baseline
+
+
+def test_plain_results_are_float32_whatever_the_twin_brings_along():
+    def twin(x):
+        scale = np.float64(0.1)  # no Python number: it would make everything float64
+        total = np.zeros(x.shape[0])
+        for column in range(x.shape[1]):
+            total += x[:, column] * scale
+        return total, np.einsum("ij,ij->i", x, x * scale), np.mean(x * np.arange(3.0), axis=1)
+
+    operator = Operator("twin", "mine", (Input("x", "rows 3"),), lambda x: x, twin, {"rows": 50})
+    case = operator.case()
+    arrays = case.arrays()
+    x = arrays[0]
+    total, product, mean = plainly(case, arrays)
+    assert {total.dtype, product.dtype, mean.dtype} == {np.dtype(np.float32)}
+    scale = np.float32(0.1)
+    first = x[:, 0] * scale
+    wanted = (first + x[:, 1] * scale) + x[:, 2] * scale
+    assert np.array_equal(total, wanted)
+    assert np.array_equal(mean, np.mean(x * np.arange(3, dtype=np.float32), axis=1))
+    assert 0 < np.abs(total - case.golden(*arrays)[0]).max() < 1e-6
+
+
+# ---- golden files
+
+
+def test_golden_files_are_used_and_refused_by_name(tmp_path):
+    spec = small("ALL.softmax")
+    kept = replace(REFERENCE, save_golden=str(tmp_path))
+    (row,) = run_case(spec, kept)
+    assert row.verdict == "pass"
+    path = golden.path_of(tmp_path, spec)
+    used = replace(REFERENCE, load_golden=str(tmp_path))
+    called = []
+    softmax = OPERATORS["softmax"]
+
+    def twin(x, axis):
+        called.append(1)
+        return softmax.golden(x, axis)
+
+    twin.__module__ = softmax.golden.__module__
+    (again,) = run_case(spec, used, {"softmax": replace(softmax, golden=twin)})
+    assert again.verdict == "pass" and not called and again.figures == row.figures
+
+    (other,) = run_case(replace(spec, fields={"rows": 4}), used)
+    assert other.verdict == "error" and "is missing" in other.reason
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.write_bytes(data)
+    (damaged,) = run_case(spec, used)
+    assert damaged.verdict == "error" and f"{path} is damaged (its checksum" in damaged.reason
+    path.write_bytes(data[:40])
+    assert f"{path} is damaged" in run_case(spec, used)[0].reason
+    run_case(spec, kept)  # makes it again
+    foreign = golden.path_of(tmp_path, replace(spec, fields={"rows": 4}))
+    foreign.write_bytes(path.read_bytes())
+    (found,) = run_case(replace(spec, fields={"rows": 4}), used)
+    assert found.verdict == "error" and f"{foreign} is foreign: its key" in found.reason
+
+
+# ---- backends
+
+
+def test_a_dump_stands_in_for_a_device(tmp_path):
+    spec = small("ALL.top_k")
+    folder = tmp_path / "dump"
+    assert run_case(spec, replace(REFERENCE, dump=str(folder)))[0].verdict == "pass"
+    (row,) = run_case(spec, Settings((f"dump:{folder}",)))
+    assert row.verdict == "pass" and row.figures == run_case(spec, REFERENCE)[0].figures
+    (file,) = folder.iterdir()
+    assert run_case(spec, Settings((f"dump:{file}",)))[0].verdict == "pass"
+    assert "other fields" in run_case(replace(spec, fields={"rows": 4}), Settings((f"dump:{folder}",)))[0].reason
+    other = small("ALL.exp")
+    assert run_case(other, Settings((f"dump:{folder}",)))[0].verdict == "skip"
+
+
+def test_a_dump_of_another_program_is_an_npz(tmp_path):
+    spec = replace(small("ALL.exp"), seeds=1)
+    (x,) = spec.draws()[0].arrays()
+    path = tmp_path / "theirs.npz"
+    np.savez(path, **{f"{spec.name}/0/result": np.exp(x)})
+    assert run_case(spec, Settings((f"dump:{path}",)))[0].verdict == "pass"
+    np.savez(path, **{f"{spec.name}/0/result": np.exp(x) + np.float32(1e-3)})
+    assert run_case(spec, Settings((f"dump:{path}",)))[0].verdict == "fail"
+
+
+def test_backends_that_do_not_exist():
+    for name, said in (("gpu", "expected one of device"), ("dump:nowhere", "no dump"), ("dump:", "expected one of")):
+        with pytest.raises(ArgumentError, match=said):
+            backends.check(name)
+
+
+def test_three_ways():
+    pytest.importorskip("torch")
+    names = ["ALL.softmax", "ALL.layer_norm", "ALL.attention", "GRADIENT.softmax", "GRADIENT.attention", "ALL.gelu"]
+    specs = load(["small"], names)
+    settings = Settings(("reference", "plain", backends.check("torch")))
+    rows = [row for rows in run_here(specs, settings) for row in rows]
+    assert all(row.good for row in rows), [r for r in rows if not r.good]
+    done = {row.case for row in rows if row.backend == "torch" and row.verdict == "pass"}
+    assert {"small/ALL.softmax", "small/ALL.layer_norm", "small/ALL.attention", "small/GRADIENT.attention"} <= done
+    skipped = [row for row in rows if row.verdict == "skip"]
+    assert skipped and all(row.backend == "torch" and row.reason for row in skipped)
+
+
+# ---- what is said of failures
+
+
+@pytest.mark.parametrize(
+    ("shape", "index", "said"),
+    [
+        ((4, 6), np.s_[3, 4:], "all failures in heads = 3, keys >= 4; there everything fails"),
+        ((4, 6), np.s_[:, :2], "all failures in keys <= 1; there everything fails"),
+        ((4, 6), np.s_[1:3, 2], "all failures in 1 <= heads <= 2, keys = 2; there everything fails"),
+        ((4, 9), np.s_[:, 1::2], "all failures in keys = 1 modulo 2; there everything fails"),
+        ((4, 9), np.s_[:, [0, 5]], "all failures in keys in 0, 5; there everything fails"),
+        ((4, 6), np.s_[:, :], "every element fails"),
+        ((4, 6), ([0, 1], [4, 5]), "all failures in heads <= 1, keys >= 4; there 50.0% of the elements fail"),
+        ((5, 5), np.tril_indices(5, -1), "heads >= 1, keys <= 3, keys - heads <= -1; there everything fails"),
+        ((5, 6), (range(5), range(1, 6)), "keys >= 1, keys - heads = 1; there everything fails"),
+    ],
+)
+def test_failures_by_axis(shape, index, said):
+    wrong = np.zeros(shape, bool)
+    wrong[index] = True
+    assert where(wrong, ["heads", "keys"]).endswith(said)
+
+
+def test_axes_have_the_names_of_their_sizes():
+    case = OPERATORS["attention"].case()
+    assert axis_names(case, [(2, 3, 2, 3), (2, 2, 3)]) == [
+        ["batch", "queries", "key_heads*group", "value_width"], ["batch", "key_heads*group", "queries"]
+    ]  # fmt: skip
+    assert axis_names(OPERATORS["sum"].case(axis=0), [(5,)]) == [["columns"]]
+
+
+def planted(function, name="attention", **fields):
+    operator = replace(OPERATORS[name], function=function)
+    spec = Spec("planted/CASE", name, fields)
+    (row,) = run_case(spec, REFERENCE, {name: operator})
+    return row
+
+
+def test_a_mask_off_by_one_is_found_and_placed(tmp_path):
+    fields = {"batch": 1, "queries": 6, "keys": 8, "causal": True}
+
+    def wrong(q, k, v, **options):
+        options["causal"] = False
+        seen = np.arange(8) <= np.arange(6)[:, None] + 1  # should be + 2
+        return vk.attention(q, k, v, mask=seen[None, None], return_lse=True)
+
+    row = planted(wrong, **fields)
+    assert row.verdict == "fail" and "every element fails" in row.where
+    first = row.elements[0]
+    assert first["index"] == (0, 0, 0, 0) and first["error"] == abs(first["got"] - first["golden"])
+
+    def one_row(q, k, v, causal, **options):
+        seen = np.arange(8) <= np.arange(6)[:, None] + 2
+        seen[4, 6] = False
+        return vk.attention(q, k, v, mask=seen[None, None], return_lse=True)
+
+    row = planted(one_row, **fields)
+    assert row.where == "all failures in queries = 4; there everything fails"
+    spec = Spec("planted/CASE", "attention", fields)
+    settings = replace(REFERENCE, images=str(tmp_path / "images"))
+    (row,) = run_case(spec, settings, {"attention": replace(OPERATORS["attention"], function=one_row)})
+    assert row.image.endswith(".png") and (tmp_path / "images").iterdir()
+    with open(row.image, "rb") as file:
+        assert file.read(8) == b"\x89PNG\r\n\x1a\n"
+
+
+def test_a_loss_of_precision_is_found():
+    def half(a, b):
+        return vk.matmul(a.astype("float16"), b.astype("float16")).astype("float32")
+
+    row = planted(half, "matmul", m=8, k=30, n=9)
+    assert row.verdict == "fail" and row.figures["max_abs"] > 100 * row.figures["plain_max"]
+
+    def cancelling(x, axis, keepdims, correction):
+        return vk.mean(x * x, axis, keepdims) - vk.square(vk.mean(x, axis, keepdims))
+
+    row = planted(cancelling, "var", x_range=(99.0, 101.0), correction=0)
+    assert row.verdict == "fail"
+
+
+def test_a_wrong_gradient_of_one_weight_is_found():
+    def wrong(x, weight, bias, **options):
+        return vk.layer_norm(x, weight, bias * 1.001 - 0.001 * bias, **options) + 1e-3 * x[..., :1]
+
+    spec = Spec("planted/CASE", "layer_norm", {}, gradient=True)
+    good = run_case(spec, REFERENCE)[0]
+    assert good.verdict == "pass"
+    row = planted(wrong, "layer_norm")
+    assert row.verdict == "fail"
+
+
+def test_an_exception_is_the_verdict_of_its_case_alone():
+    def broken(x):
+        raise ZeroDivisionError("oh")
+
+    specs = [Spec("a/A", "exp", {}), Spec("a/B", "exp", {})]
+    (row,) = run_case(specs[0], REFERENCE, {"exp": replace(OPERATORS["exp"], function=broken)})
+    assert row.verdict == "error" and row.reason.startswith("ZeroDivisionError: oh (test_check_accuracy.py:")
+    (row,) = run_case(specs[0], REFERENCE, {"exp": replace(OPERATORS["exp"], golden=broken)})
+    assert row.verdict == "error"
+    assert [r.verdict for rows in run_here(specs, REFERENCE) for r in rows] == ["pass", "pass"]
+
+
+# ---- the sets that come with vkdnn
+
+
+def test_every_operator_with_a_twin_occurs():
+    wanted = {o.name for o in OPERATORS.values() if o.golden is not None}
+    assert {s.operator for s in load(["small"])} == wanted
+    halves = {o.name for o in OPERATORS.values() if o.golden and o.halves and any(i.is_float for i in o.inputs)}
+    assert {s.operator for s in load(["halves"])} == halves
+
+
+@pytest.mark.parametrize("name", sets())
+def test_sets_are_valid(name):
+    specs = load([name])
+    assert specs and all(s.name.startswith(name + "/") for s in specs)
+    assert all(getattr(s, field) is not None for s in specs for field in DEFAULTS)
+
+
+PARTS = 8
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_small_cases_on_the_device(part):
+    specs = load(["small"])[part::PARTS]
+    bad = [row for rows in run_here(specs, Settings(("device",))) for row in rows if row.verdict != "pass"]
+    assert not bad, bad
