@@ -14,7 +14,7 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 Line = Callable[[Array], Array]
-"""Of a vector of numbers t (complex for complex_slope): the values of a function at a point moved by each t, as rows."""
+"""Of a vector of numbers t (complex for complex_slope): values of a function at a point moved by each t, as rows."""
 
 Best = tuple[float, float, float]
 """A slope, its estimated error and its step."""

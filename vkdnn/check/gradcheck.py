@@ -80,6 +80,8 @@ def gradcheck(
     options = Options(mode, seed, directions, rtol, small, input, at)
     place = device if isinstance(device, Device) else current_device() if device is None else find_device(device)
     with place:
+        if second_order and (vjp is not None or isinstance(function, (tuple, list))):
+            raise ArgumentError("gradcheck: second_order needs a vjp of the vjp; check the pair of these two instead")
         subject, again = find_subject(function, inputs, vjp, complex_step, name, seed)
     return check_all([(subject, again)], place, options, second_order)[0]
 
@@ -144,9 +146,9 @@ def check_all(
         parts = [[p] if isinstance(p, Part) else p.parts(options) for p in points]
         computed = dict(zip(map(id, graphs), running.result(), strict=True))
     found = []
-    for point, own, (subject, again) in zip(points, parts, subjects, strict=True):
-        if isinstance(point, Point) and id(point) in computed:
-            own = own + point.device_parts(computed[id(point)], options)
+    for which, own, (subject, again) in zip(points, parts, subjects, strict=True):
+        if isinstance(which, Point) and id(which) in computed:
+            own = own + which.device_parts(computed[id(which)], options)
         where = device.name if isinstance(subject, GraphSubject) else None
         report = Report(subject.name, options.mode, 2 if second_order else 1, options.seed, where, tuple(own), "")
         found.append(replace(report, reproduce=_again(report, again)))

@@ -49,6 +49,7 @@ class Point:
         self.weights = _flat([c[None] for c in self.cotangents])[0]
         self.claimed = subject.gradients(self.cotangents)
         self.scales = {k: differences.scale_of(subject.inputs[k]) for k in subject.floats}
+        self._analytic: bool | None = None
 
     def second(self, seed: int) -> Point:
         """The point of the gradient as a function."""
@@ -139,13 +140,29 @@ class Point:
 
     def _slope(self, directions: dict[int, Array], scale: float, rounding: float, options: Options) -> Slope:
         line = self.line(directions)
-        if options.mode == "complex" and self.subject.analytic:
+        if options.mode == "complex" and self._is_analytic():
             return differences.complex_slope(line, self.weights, scale)
         found = differences.slope(line, self.base, self.weights, scale, rounding, options.step)
         if found.error > LIMIT * abs(found.value) and self.subject.analytic and not found.kink and not options.step:
             exact = differences.complex_slope(line, self.weights, scale)
             return exact if abs(exact.value - found.value) <= 4 * found.error else found
         return found
+
+    def _is_analytic(self) -> bool:
+        """Whether complex steps may be taken: for NumPy functions, whether one in some direction is the difference."""
+        if self._analytic is None:
+            self._analytic = self.subject.analytic
+            if self._analytic and not isinstance(self.subject, GraphSubject):
+                direction = self._direction()
+                line = self.line(direction)
+                real = differences.slope(line, self.base, self.weights, 1.0, self._noise(direction))
+                try:
+                    turned = differences.complex_slope(line, self.weights)
+                except TypeError:  # a function that complex numbers do not have
+                    self._analytic = False
+                else:
+                    self._analytic = abs(real.value - turned.value) <= 1e-6 * abs(real.value) + 4 * real.error
+        return self._analytic
 
     def _without_meaning(self, found: Slope, k: int, at: tuple[int, ...], one: Array) -> Slope:
         """NaN, for certain, where the element is no number or a result that is NaN depends on it."""
