@@ -3,10 +3,12 @@
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from vkdnn.cli import app
 from vkdnn.errors import ArgumentError, VkdnnError
 from vkdnn.ir.ops import OPS
 
+KEPT = Path(__file__).parents[1] / "docs/evidence/sweep.json"
 FEW = 2**18 + 1  # a stride that leaves a few thousand inputs
 
 
@@ -277,3 +280,22 @@ def test_a_process_that_dies_is_said(monkeypatch):
 
 def _die(*_):
     os._exit(1)
+
+
+# ---- what is kept
+
+
+@pytest.mark.skipif(not KEPT.exists(), reason="no sweep is kept")
+def test_the_kept_sweep_is_whole_and_says_what_the_page_says():
+    rows = {row["function"]: row for row in json.loads(KEPT.read_text())["functions"]}
+    assert set(rows) == {*UNARY, *PAIRS}
+    for name, row in rows.items():
+        assert row["complete"] and row["ok"] and row["differing"] == 0, name
+        assert row["inputs"] == 2**32 if name in UNARY else row["inputs"] >= 10**8
+        assert row["error"] <= bound(name) or name.endswith("_slope"), name
+    page = (KEPT.parents[1] / "numerics.md").read_text()
+    table = re.findall(r"^\| ([a-z][a-z0-9_, ]*) \| (\d\.\d+) \|", page, re.M)
+    assert len(table) > 20
+    for names, told in table:
+        error = max(rows[name]["error"] for name in names.split(", "))
+        assert abs(error - float(told)) <= 0.001, names

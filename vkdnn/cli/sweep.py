@@ -26,13 +26,13 @@ EXAMPLES = """\
 
   vkdnn sweep exp                                      all 4,294,967,296 inputs of one function
 
-  vkdnn sweep --all --state sweep.state --out sweep.json   all functions; killed and started again, it goes on
+  vkdnn sweep --all --state sweep.state -o sweep.json  all functions; killed and started again, it goes on
 
   vkdnn sweep exp tanh --stride 4099                   every 4099th input: seconds
 
   vkdnn sweep --all --record reference.sweep           the reference alone, on a machine with many cores
 
-  vkdnn sweep --all --against reference.sweep          any number of devices against it, in a minute"""
+  vkdnn sweep --all --against reference.sweep          any device against it, which computes nothing again"""
 
 _MEASURED = 1 << 18  # inputs
 
