@@ -151,7 +151,7 @@ def check_all(
             own = own + which.device_parts(computed[id(which)], options)
         where = device.name if isinstance(subject, GraphSubject) else None
         report = Report(subject.name, options.mode, 2 if second_order else 1, options.seed, where, tuple(own), "")
-        found.append(replace(report, reproduce=_again(report, again)))
+        found.append(replace(report, reproduce=_again(report, again, options.step)))
     return found
 
 
@@ -176,7 +176,7 @@ def _other_schedule(spec: Any, legal: Sequence[Any]) -> Any:
     return legal[0] if isinstance(spec, ExprSpec) else legal[1 % len(legal)]
 
 
-def _again(report: Report, again: str) -> str:
+def _again(report: Report, again: str, step: float) -> str:
     """The line that checks the worst element again."""
     worst = report.worst
     if report.verdict == OK or worst is None:
@@ -188,11 +188,13 @@ def _again(report: Report, again: str) -> str:
         if worst is not None and worst.index is not None:
             words.append(f"--input '{worst.input}'" if " " in worst.input else f"--input {worst.input}")
             words += [f"--index {','.join(map(str, worst.index))}"] if worst.index else []
+        words += [f"--step {step:g}"] if step else []
         return " ".join([*words, *(["--second-order"] if report.order == 2 else [])])
     given = [f"seed={report.seed}"]
     if report.mode != "full" and (worst is None or worst.index is None):
         given.append(f"mode={report.mode!r}")
     if worst is not None and worst.index is not None:
         given += [f"input={worst.input!r}", f"index={worst.index}"]
+    given += [f"step={step:g}"] if step else []
     given += ["second_order=True"] if report.order == 2 else []
     return f"vkdnn.check.{again[:-1]}, {', '.join(given)})"

@@ -135,9 +135,9 @@ class Report:
 
     @property
     def worst(self) -> Entry | None:
-        """The worst comparison of the first part that is not right, else of the first."""
-        wrong = [p for p in self.parts if p.verdict == self.verdict and p.worst is not None]
-        return wrong[0].worst if wrong else None
+        """The worst comparison of the parts that are not right (else of all), the first one of an element if any is."""
+        found = [p.worst for p in self.parts if p.verdict == self.verdict and p.worst is not None]
+        return next((e for e in found if e.index is not None), found[0] if found else None)
 
     def part(self, name: str) -> Part:
         """The part of this name. Raises KeyError."""
