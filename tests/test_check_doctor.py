@@ -312,6 +312,20 @@ def test_evidence_of_a_device(tmp_path, monkeypatch):
     assert json.loads(run("--evidence", str(tmp_path / "quick"), "--quick", "--json").stdout)["training"] is None
 
 
+def test_evidence_with_a_sweep(tmp_path):
+    figures = tmp_path / "figures.json"
+    swept = CliRunner().invoke(app, ["sweep", "abs", "exp", "--stride", "262145", "--jobs", "0", "-o", str(figures)])
+    assert swept.exit_code == 0, swept.output
+    assert run("--evidence", str(tmp_path / "here"), "--quick", "--sweep", str(figures)).exit_code == 0
+    found = json.loads((tmp_path / "here.json").read_text())
+    assert found["sweep"]["functions"] == 2 and found["sweep"]["ok"] and found["sweep"]["worst"][0] == "exp"
+    assert "| all inputs | 2 functions, " in evidence.markdown({"here": found})
+    figures.write_text(figures.read_text().replace(found["device"]["name"], "another card"))
+    assert "are of another card" in run("--evidence", "x", "--quick", "--sweep", str(figures)).stderr
+    figures.write_text("{}")
+    assert "holds no figures" in run("--evidence", "x", "--quick", "--sweep", str(figures)).stderr
+
+
 def test_a_page_of_what_was_kept(tmp_path):
     found = evidence.load(EVIDENCE / "llvmpipe-25.0.7.json")
     (tmp_path / "a.json").write_text(json.dumps(found))
@@ -319,7 +333,7 @@ def test_a_page_of_what_was_kept(tmp_path):
     (tmp_path / "b.json").write_text(json.dumps(found))
     swept = {"function": "exp", "inputs": 5, "of": 9, "complete": False, "differing": 0, "error": "inf"}
     swept["at"] = ["0x1p+1"]
-    (tmp_path / "sweep.json").write_text(json.dumps({"driver": None, "functions": [swept]}))
+    (tmp_path / "sweep.json").write_text(json.dumps({"device": None, "driver": None, "functions": [swept]}))
     assert run("--page", str(tmp_path)).exit_code == 0
     page = (tmp_path / "README.md").read_text()
     assert "| | a | b |" in page and "| division | 0 of 5,540 | 17 of 5,540 |" in page

@@ -29,8 +29,18 @@ COMMAND = "vkdnn doctor --page docs/evidence"
 Progress = Callable[[str], None]
 
 
-def gather(info: DeviceInfo, quick: bool = False, progress: Progress | None = None) -> dict[str, Any]:
-    """All of a device; ``quick`` leaves the training out. Raises DeviceError where the device cannot be opened."""
+def gather(
+    info: DeviceInfo,
+    quick: bool = False,
+    sweep: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """All of a device; ``quick`` leaves the training out, ``sweep`` are figures that `vkdnn sweep` wrote.
+
+    Raises DeviceError where the device cannot be opened, ArgumentError for the figures of another device.
+    """
+    if sweep is not None and sweep["device"] != info.name:
+        raise ArgumentError(f"--sweep: its figures are of {sweep['device']}, expected those of {info.name}")
     tell = progress or (lambda _: None)
     tell("its arithmetic")
     numerics = numerics_of(info)
@@ -51,13 +61,29 @@ def gather(info: DeviceInfo, quick: bool = False, progress: Progress | None = No
         "numerics": numerics.record(),
         "kernel": "refused" if numerics.strategies is None else trouble or "equal",
         "training": training,
+        "sweep": None if sweep is None else _summary(sweep),
+    }
+
+
+def _summary(sweep: Mapping[str, Any]) -> dict[str, Any]:
+    """What a sweep's figures come to."""
+    rows = sweep["functions"]
+    worst = max((r for r in rows if r["bound"]), key=lambda r: float(r["error"] or 0.0), default=None)
+    return {
+        "functions": len(rows),
+        "complete": all(r["complete"] for r in rows),
+        "ok": all(r["ok"] for r in rows),
+        "inputs": sum(r["inputs"] for r in rows),
+        "differing": sum(r["differing"] or 0 for r in rows),
+        "worst": None if worst is None else [worst["function"], worst["error"]],
     }
 
 
 def holds(record: Mapping[str, Any]) -> bool:
     """Whether everything in a device's evidence is as it should be."""
-    training = record["training"]
-    return record["kernel"] == "equal" and (training is None or training["digest"] == training["reference"])
+    training, sweep = record["training"], record.get("sweep")
+    equal = training is None or training["digest"] == training["reference"]
+    return record["kernel"] == "equal" and equal and (sweep is None or sweep["ok"])
 
 
 def markdown(records: Mapping[str, Mapping[str, Any]]) -> str:
@@ -95,6 +121,7 @@ _RESULTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "strategy for square roots": lambda r: (r["numerics"]["strategies"] or {}).get("square_root", "refused"),
     "one kernel": lambda r: "every bit equal" if r["kernel"] == "equal" else r["kernel"],
     f"training, {STEPS} steps": lambda r: _training(r["training"]),
+    "all inputs": lambda r: _all_inputs(r.get("sweep")),
     "taken": lambda r: f"{r['date']}, vkdnn {r['vkdnn']}",
 }
 
@@ -110,6 +137,14 @@ def _training(training: Mapping[str, Any] | None) -> str:
     return f"`{training['digest'][:12]}`, " + ("equal" if equal else "**different**")
 
 
+def _all_inputs(sweep: Mapping[str, Any] | None) -> str:
+    if sweep is None:
+        return "not run"
+    stopped = "" if sweep["complete"] else ", not complete"
+    counts = f"{sweep['functions']} functions, {sweep['inputs']:,} inputs{stopped}: {sweep['differing']:,} differ"
+    return counts if sweep["ok"] else f"**{counts}**"
+
+
 # ---- the page
 
 
@@ -122,6 +157,17 @@ def load(path: Path) -> dict[str, Any]:
         return dict(found)
     except (OSError, ValueError, KeyError, TypeError):
         raise ArgumentError(f"evidence {path}: is none; write it with `vkdnn doctor --evidence`") from None
+
+
+def load_sweep(path: Path) -> dict[str, Any]:
+    """Figures that `vkdnn sweep --out` wrote. Raises ArgumentError for a file that holds none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if not {"device", "driver", "functions"} <= set(found):
+            raise ValueError
+        return dict(found)
+    except (OSError, ValueError, TypeError):
+        raise ArgumentError(f"sweep {path}: holds no figures; write them with `vkdnn sweep --out`") from None
 
 
 def page(folder: Path) -> str:
@@ -147,7 +193,7 @@ optimizer's state.
 
 {markdown(records)}"""
     if (folder / SWEEP).exists():
-        text += "\n" + sweep_text(json.loads((folder / SWEEP).read_text(encoding="utf-8")))
+        text += "\n" + sweep_text(load_sweep(folder / SWEEP))
     return text
 
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from vkdnn.check.doctor import examine
-from vkdnn.check.evidence import PAGE, gather, holds, markdown
+from vkdnn.check.evidence import PAGE, gather, holds, load_sweep, markdown
 from vkdnn.check.evidence import page as make_page
 from vkdnn.check.finding import Finding, Report
 from vkdnn.cli.console import DeviceOption, JsonOption, counted, find_device, output, print_json
@@ -51,6 +51,10 @@ def doctor(
         ),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="With --evidence: train nothing.")] = False,
+    sweep: Annotated[
+        Path | None,
+        typer.Option("--sweep", metavar="FILE", help="With --evidence: figures that `vkdnn sweep --out` wrote."),
+    ] = None,
     page: Annotated[
         Path | None,
         typer.Option(
@@ -79,7 +83,7 @@ def doctor(
         if evidence is None:
             report = examine(tell)
         else:
-            found = gather(_info(device), quick, tell)
+            found = gather(_info(device), quick, None if sweep is None else load_sweep(sweep), tell)
     if evidence is not None:
         _keep(found, evidence, console, as_json)
         return
