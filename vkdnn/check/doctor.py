@@ -1,6 +1,6 @@
 """What this machine can do for vkdnn, examined from Python up to a kernel's bits; each problem with its remedy.
 
-It must never raise, whatever is broken, and never leave anything changed.
+It must never raise, whatever is broken, and change nothing: only its kernels may stay in the store.
 """
 
 from __future__ import annotations

@@ -35,14 +35,17 @@ except OSError as error:
 from vkdnn.runtime.info import list_devices
 print(json.dumps([info.name for info in list_devices()]))
 """
-# Every device opened and closed again, each announced before.
+# Every device opened and used, each step announced before.
 _EVERY_DEVICE = """
 from vkdnn.runtime.info import list_devices
 from vkdnn.runtime.kompute import KomputeDevice
+from vkdnn.runtime.probe import answers
 print("listing the devices", flush=True)
 for info in list_devices():
     print(f"opening device {info}", flush=True)
-    KomputeDevice(info)
+    device = KomputeDevice(info)
+    print(f"running a shader on device {info}", flush=True)
+    answers(device)
 """
 
 
@@ -160,7 +163,7 @@ def _alone(manifest: Path) -> Driver:
 
 
 def opening_trouble() -> str | None:
-    """How a process ends that lists and opens every device: None unless it crashes or hangs."""
+    """How a process ends that opens every device and runs a shader there: None unless it crashes or hangs."""
     said, trouble = ask(_EVERY_DEVICE, [])
     if trouble is None or not trouble.startswith((_CRASHED, _SILENT)):
         return None  # whoever opens the devices here hears of the error
