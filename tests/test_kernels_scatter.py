@@ -241,26 +241,13 @@ def test_gradients_of_sums(both, forced):
     index = rng.integers(0, 4, 7)
     x, updates = rng.standard_normal((4, 2)), rng.standard_normal((7, 2))
 
-    def added(x, updates):
-        out = x.copy()
-        np.add.at(out, index, updates)
-        return out
-
-    def put(x, updates):
-        out = x.copy()
-        out[index] = updates
-        return out
-
-    check_gradient(lambda x, u: vk.scatter_add(x, index, u), added, x, updates, both=both)
-    check_gradient(lambda x, u: vk.scatter(x, index, u), put, x, updates, both=both)
+    check_gradient(lambda x, u: vk.scatter_add(x, index, u), x, updates, both=both)
+    check_gradient(lambda x, u: vk.scatter(x, index, u), x, updates, both=both)
 
     def slope(x):
         return vk.grad(lambda x: vk.sum(vk.take(x, index, axis=0) ** 3))(x)
 
-    def truth(x):
-        return added(np.zeros((4, 2)), 3 * x[index] ** 2)
-
-    check_gradient(slope, truth, x, both=both)
+    check_gradient(slope, x, both=both)
 
 
 def test_second_gradient_of_take_along_axis(both):
@@ -270,13 +257,7 @@ def test_second_gradient_of_take_along_axis(both):
     def slope(x):
         return vk.grad(lambda x: vk.sum(vk.take_along_axis(x, index, 1) ** 3))(x)
 
-    def truth(x):
-        out = np.zeros((2, 5))
-        for row in range(2):
-            np.add.at(out[row], index[row], 3 * x[row][index[row]] ** 2)
-        return out
-
-    check_gradient(slope, truth, x, both=both)
+    check_gradient(slope, x, both=both)
 
 
 def test_an_embedding_used_twice_adds_both_gradients(both):

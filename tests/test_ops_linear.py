@@ -5,6 +5,7 @@ import pytest
 from gradients import check_gradient
 
 import vkdnn as vk
+from vkdnn.check import gradcheck
 from vkdnn.check.hard import bits_equal
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError
 
@@ -184,24 +185,15 @@ def test_products_take_their_order_from_k_alone(both):
 def test_gradients(both):
     a, b, c = uniform(2, 3), uniform(3, 4, seed=1), uniform(4, 2, seed=2)
     x, y = uniform(2, 3, 4), uniform(4, 3, 2, seed=1)
-    check_gradient(lambda a, b: vk.matmul(a, b), np.matmul, uniform(5, 1, 2, 3), uniform(2, 3, 2), both=both)
-    check_gradient(lambda a, b, c: vk.einsum("ij,jk,ki->i", a, b, c), lambda *z: np.einsum("ij,jk,ki->i", *z), a, b, c,
-                   both=both)  # fmt: skip
-    with vk.device("cpu"):
-        for first, second in MATMULS[:12]:
-            check_gradient(lambda a, b: a @ b, np.matmul, uniform(*first), uniform(*second, seed=1))
-        for first, second in DOTS[1:10]:
-            check_gradient(lambda a, b: vk.dot(a, b), np.dot, uniform(*first), uniform(*second, seed=1))
-        for axes in (0, 1, ((1, 2), (1, 0)), (0, 2)):
-            check_gradient(lambda a, b, n=axes: vk.tensordot(a, b, n), lambda a, b, n=axes: np.tensordot(a, b, n), x, y)
-        check_gradient(vk.vdot, np.vdot, x, y)
-        check_gradient(vk.outer, np.outer, a, b)
-        for subscripts, *shapes in SUBSCRIPTS[:40]:
-            check_gradient(
-                lambda *z, s=subscripts: vk.einsum(s, *z),
-                lambda *z, s=subscripts: np.einsum(s, *z),
-                *(uniform(*shape, seed=k) for k, shape in enumerate(shapes)),
-            )
+    check_gradient(vk.matmul, uniform(5, 1, 2, 3), uniform(2, 3, 2), both=both)
+    check_gradient(lambda a, b, c: vk.einsum("ij,jk,ki->i", a, b, c), a, b, c, both=both)
+    cases = [(vk.matmul, *shapes) for shapes in MATMULS[:12]] + [(vk.dot, *shapes) for shapes in DOTS[1:10]]
+    cases += [(lambda *z, s=subscripts: vk.einsum(s, *z), *shapes) for subscripts, *shapes in SUBSCRIPTS[:40]]
+    for function, *shapes in cases:
+        arrays = [uniform(*shape, seed=k) for k, shape in enumerate(shapes)]
+        gradcheck(function, arrays, device="cpu", mode="fast", directions=3).raise_if_failed()
+    for axes in (0, 1, ((1, 2), (1, 0)), (0, 2)):
+        gradcheck(lambda x, y, n=axes: vk.tensordot(x, y, n), [x, y], device="cpu", mode="fast").raise_if_failed()
 
 
 with vk.device("cpu"):

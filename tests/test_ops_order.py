@@ -20,10 +20,10 @@ def test_the_largest_of_each_row_and_where_they_are(both):
 
 def test_gradients_go_back_to_where_values_came_from(both):
     x = np.random.default_rng(0).permutation(80).reshape(2, 40) / 8.0
-    check_gradient(vk.sort, np.sort, x, both=both)
-    check_gradient(lambda x: vk.sort(x, axis=0, descending=True), lambda x: -np.sort(-x, axis=0), x, both=both)
-    check_gradient(lambda x: vk.top_k(x, 3)[0], lambda x: -np.sort(-x)[:, :3], x, both=both)
-    check_gradient(lambda x: vk.top_k(x, 1)[0], lambda x: x.max(1, keepdims=True), x, both=both)
+    check_gradient(vk.sort, x, both=both)
+    check_gradient(lambda x: vk.sort(x, axis=0, descending=True), x, both=both)
+    check_gradient(lambda x: vk.top_k(x, 3)[0], x, both=both)
+    check_gradient(lambda x: vk.top_k(x, 1)[0], x, both=both)
 
 
 def test_a_mixture_of_experts_is_differentiable(both):
@@ -34,13 +34,7 @@ def test_a_mixture_of_experts_is_differentiable(both):
         gates, chosen = vk.top_k(vk.softmax(scores), 2)
         return vk.sum(vk.take(experts, chosen) * gates.reshape(6, 2, 1), axis=1)
 
-    def truth(scores, experts):
-        e = np.exp(scores)
-        gates = e / e.sum(1, keepdims=True)
-        chosen = np.argsort(-gates, axis=1)[:, :2]
-        return (experts[chosen] * np.take_along_axis(gates, chosen, 1)[..., None]).sum(1)
-
-    check_gradient(mixed, truth, scores, experts, both=both)
+    check_gradient(mixed, scores, experts, both=both)
 
 
 def test_a_jitted_step_sorts_and_scatters(both):
@@ -106,15 +100,9 @@ def test_putting_along_an_axis(both):
     for want, got in zip((put, ends, tops), found, strict=True):
         assert bits_equal(want, got).all()
 
-    def truth(x, values):
-        out = x.copy()
-        for j in range(4):
-            np.put_along_axis(out, chosen[:, j : j + 1], values[:, j : j + 1], 1)
-        return out
-
     chosen = rng.integers(0, 3, (2, 4))
     operands = rng.standard_normal((2, 5)), rng.standard_normal((2, 4))
-    check_gradient(lambda x, v: vk.put_along_axis(x, chosen, v), truth, *operands, both=both)
+    check_gradient(lambda x, v: vk.put_along_axis(x, chosen, v), *operands, both=both)
 
 
 def test_indices_on_a_device_are_clamped(both):

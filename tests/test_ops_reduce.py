@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from gradients import check_gradient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -179,25 +178,6 @@ def test_norms(both, order):
     x = RNG.standard_normal((3, 65)).astype(np.float32)
     (got,) = both(lambda x: vk.norm(x, order, axis=1), x)
     np.testing.assert_allclose(got, np.linalg.norm(x.astype(np.float64), order, axis=1), rtol=1e-5)
-
-
-def test_gradients_agree_with_differences(both):
-    x = RNG.standard_normal((3, 4, 2))
-    for axis in (None, 1, (0, 2)):
-        check_gradient(lambda x, a=axis: vk.sum(x, a), lambda x, a=axis: x.sum(a), x, both=both)
-        check_gradient(lambda x, a=axis: vk.mean(x, a), lambda x, a=axis: x.mean(a), x, both=both)
-        check_gradient(lambda x, a=axis: vk.var(x, a), lambda x, a=axis: x.var(a), x, both=both)
-        for k, twin in enumerate((np.mean, np.var)):
-            check_gradient(
-                lambda x, a=axis, k=k: vk.moments(x, a)[k], lambda x, a=axis, f=twin: f(x, a), x, both=both
-            )  # fmt: skip
-        check_gradient(lambda x, a=axis: vk.std(x, a), lambda x, a=axis: x.std(a), x, both=both)
-        check_gradient(lambda x, a=axis: vk.max(x, a), lambda x, a=axis: x.max(a), x, both=both)
-        check_gradient(lambda x, a=axis: vk.prod(x, a), lambda x, a=axis: x.prod(a), x, both=both)
-    for order in (1, 2, 3, math.inf):
-        check_gradient(
-            lambda x, o=order: vk.norm(x, o, axis=1), lambda x, o=order: np.linalg.norm(x, o, axis=1), x, both=both
-        )
 
 
 def test_second_derivatives_of_moments_are_those_of_the_two_passes(both):

@@ -6,6 +6,7 @@ from gradients import check_gradient
 
 import vkdnn as vk
 from vkdnn import tree
+from vkdnn.check import gradcheck
 from vkdnn.check.hard import HARD_FLOATS, bits_equal
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError
 
@@ -177,15 +178,12 @@ def test_gradients_of_shape_work(both):
         lambda v, x: v.broadcast_arrays(x, x[:1, :1])[1],
     ]
 
-    def joined(v, x):
-        """One loss of many functions: results side by side in one vector."""
-        results = [r for f in (*VIEWS, *JOINS[:-9], *DIAGONALS, *rest) for r in flat(f(v, x))]
-        return v.concatenate([v.reshape(r, (-1,)) for r in results])
+    def together(x):
+        return [r for f in (*VIEWS, *JOINS[:-9], *DIAGONALS, *rest) for r in flat(f(vk, x))]
 
-    with vk.device("cpu"):
-        check_gradient(lambda x: joined(vk, x), lambda x: joined(np, x), X)
+    gradcheck(together, [X], device="cpu").raise_if_failed()
     for function in (JOINS[2], JOINS[26], VIEWS[25], DIAGONALS[2], DIAGONALS[9]):
-        check_gradient(lambda x, f=function: f(vk, x), lambda x, f=function: f(np, x), X, both=both)
+        check_gradient(lambda x, f=function: vk.concatenate([r.reshape(-1) for r in flat(f(vk, x))]), X, both=both)
 
 
 def test_concatenation_meets_in_one_dtype(both):
@@ -349,16 +347,9 @@ def test_index_arrays_on_a_device(both):
 
 
 def test_gradients_of_indexing(both):
-    def every(v, x):
-        return [x[k] for k in KEYS]
-
-    def joined(v, x):
-        return v.concatenate([v.reshape(r, (-1,)) for r in every(v, x)])
-
-    with vk.device("cpu"):
-        check_gradient(lambda x: joined(vk, x), lambda x: joined(np, x), TABLE / 8, tolerance=1e-4)
+    gradcheck(lambda x: [x[k] for k in KEYS], [TABLE / 8], device="cpu").raise_if_failed()
     for key in (KEYS[2], KEYS[17]):
-        check_gradient(lambda x, k=key: x[k], lambda x, k=key: x[k], TABLE / 8, both=both)
+        check_gradient(lambda x, k=key: x[k], TABLE / 8, both=both)
 
 
 def test_take(both):
