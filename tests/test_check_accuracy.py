@@ -312,13 +312,13 @@ def test_backends_that_do_not_exist():
 
 def test_three_ways():
     pytest.importorskip("torch")
-    names = ["ALL.softmax", "ALL.layer_norm", "ALL.attention", "GRADIENT.softmax", "GRADIENT.attention", "ALL.gelu"]
-    specs = load(["small"], names)
+    names = ["ALL.softmax", "ALL.layer_norm", "ALL.attention", "ALL.gelu"]
+    specs = load(["small", "gradients"], names)
     settings = Settings(("reference", "plain", backends.check("torch")))
     rows = [row for rows in run_here(specs, settings) for row in rows]
     assert all(row.good for row in rows), [r for r in rows if not r.good]
     done = {row.case for row in rows if row.backend == "torch" and row.verdict == "pass"}
-    assert {"small/ALL.softmax", "small/ALL.layer_norm", "small/ALL.attention", "small/GRADIENT.attention"} <= done
+    assert {"small/ALL.softmax", "small/ALL.layer_norm", "small/ALL.attention", "gradients/ALL.attention"} <= done
     skipped = [row for row in rows if row.verdict == "skip"]
     assert skipped and all(row.backend == "torch" and row.reason for row in skipped)
 
@@ -448,6 +448,14 @@ PARTS = 8
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_small_cases_on_the_device(part):
-    specs = load(["small"])[part::PARTS]
-    bad = [row for rows in run_here(specs, Settings(("device",))) for row in rows if row.verdict != "pass"]
+    check_all(load(["small"])[part::PARTS], "device")
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_gradients_on_the_reference(part):
+    check_all(load(["gradients"])[part::PARTS], "reference")
+
+
+def check_all(specs, backend):
+    bad = [row for rows in run_here(specs, Settings((backend,))) for row in rows if row.verdict != "pass"]
     assert not bad, bad

@@ -60,7 +60,8 @@ def unpacked_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_wheel_holds_every_module_template_and_shader(unpacked_wheel: Path) -> None:
     wanted = {f"vkdnn/{kind}/{name}" for kind, name in resources()}
-    wanted |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "vkdnn").rglob("*.py")}
+    kinds = ("*.py", "check/cases/*.toml")
+    wanted |= {path.relative_to(ROOT).as_posix() for kind in kinds for path in (ROOT / "vkdnn").rglob(kind)}
     held = {path.relative_to(unpacked_wheel).as_posix() for path in unpacked_wheel.rglob("*") if path.is_file()}
     assert {kind for kind, _ in resources()} == set(KINDS)
     assert wanted <= held, f"missing from the wheel: {sorted(wanted - held)}"

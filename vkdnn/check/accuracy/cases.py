@@ -25,9 +25,9 @@ from vkdnn.shader.entry import digest
 
 SETS = Path(__file__).parent.parent / "cases"
 RULES = ("twice-plain", "element", "bits")
-DEFAULTS: dict[str, Any] = {"rule": "twice-plain", "timeout": 300.0, "seeds": 1, "gradient": False}
+DEFAULTS: dict[str, Any] = {"rule": "twice-plain", "timeout": 300.0, "seeds": 1, "gradient": False, "factor": 2.0}
 """Fields of every case that say how it is judged."""
-_SHARED = {"rule": str, "timeout": float, "seeds": int, "gradient": bool}
+_SHARED = {"rule": str, "timeout": float, "seeds": int, "gradient": bool, "factor": float}
 _DTYPES = ("float32", "float16", "bfloat16")
 _APART = ("operator", "base", "without")
 
@@ -43,6 +43,8 @@ class Spec:
     timeout: float = 300.0
     seeds: int = 1
     gradient: bool = False
+    factor: float = 2.0
+    """Of the rule twice-plain, for cases in which the plain evaluation has fewer roundings."""
 
     def record(self) -> dict[str, Any]:
         """Plain data for JSON; from_record() is the way back."""
@@ -162,7 +164,7 @@ def _expanded(where: str, name: str, table: Mapping[str, Any], operators: Operat
             raise ArgumentError(f"{where}: field {field}: an empty list gives no case; give a value, or leave it out")
         lists[field] = values
     found: list[Spec] = []
-    for known, (operator, form) in chosen.items():
+    for known, (of, operator, form) in chosen.items():
         for field, values in lists.items():
             for value in values:
                 _check(f"{where}: field {field}", operator, field, value)
@@ -170,14 +172,14 @@ def _expanded(where: str, name: str, table: Mapping[str, Any], operators: Operat
         combined = [dict(zip(lists, row, strict=True)) for row in itertools.product(*lists.values())]
         kept = [fields for fields in combined if not several or _fits(operator, fields)]
         for k, fields in enumerate(kept):
-            spec = _spec(f"{title}_{k}" if len(kept) > 1 else title, operator.name, form | fields)
+            spec = _spec(f"{title}_{k}" if len(kept) > 1 else title, of, form | fields)
             _try(where, spec, operator)
             found.append(spec)
     return found
 
 
-Subject = tuple[Operator, dict[str, Any]]
-"""An operator, and the fields of one of its forms."""
+Subject = tuple[str, Operator, dict[str, Any]]
+"""The name by which an operator is found, the operator, and the fields of one of its forms."""
 
 
 def _subjects(where: str, table: Mapping[str, Any], operators: Operators) -> tuple[dict[str, Subject], bool]:
@@ -197,7 +199,9 @@ def _subjects(where: str, table: Mapping[str, Any], operators: Operators) -> tup
         except VkdnnError as error:
             raise ArgumentError(f"{where}: field operator: {error}") from None
     for name in without:
-        fits = [known for known, (o, _) in found.items() if fnmatch.fnmatchcase(known, name) or "@" + o.group == name]
+        fits = [
+            known for known, (_, o, _) in found.items() if fnmatch.fnmatchcase(known, name) or "@" + o.group == name
+        ]
         if not fits:
             raise ArgumentError(f"{where}: field without: {name!r} is none of those chosen; leave it out")
         found = {known: subject for known, subject in found.items() if known not in fits}
@@ -210,21 +214,21 @@ def _matching(name: str, operators: Operators) -> dict[str, Subject]:
     Of a group and a pattern, those that have a golden.
     """
     whole: dict[str, Subject] = {}
-    for operator in operators.values():
-        whole[operator.name] = (operator, {})
-        whole |= {f"{operator.name}.{form}": (operator, dict(fields)) for form, fields in operator.forms.items()}
+    for of, operator in operators.items():
+        whole[of] = (of, operator, {})
+        whole |= {f"{of}.{form}": (of, operator, dict(fields)) for form, fields in operator.forms.items()}
     if name.startswith("@"):
-        found = {known: subject for known, subject in whole.items() if subject[0].group == name[1:]}
+        found = {known: subject for known, subject in whole.items() if subject[1].group == name[1:]}
     elif "*" in name:
         found = {known: subject for known, subject in whole.items() if fnmatch.fnmatchcase(known, name)}
     elif name in whole:
         return {name: whole[name]}
     else:
-        return {name: (find_operator(name, operators), {})}
+        return {name: (name, find_operator(name, operators), {})}
     if not found:
         groups = ", ".join(dict.fromkeys("@" + o.group for o in operators.values()))
         raise ArgumentError(f"nothing fits {name!r}; groups are {groups}")
-    return {known: subject for known, subject in found.items() if subject[0].golden is not None}
+    return {known: subject for known, subject in found.items() if subject[1].golden is not None}
 
 
 def _fits(operator: Operator, fields: Mapping[str, Any]) -> bool:
@@ -238,7 +242,7 @@ def _fits(operator: Operator, fields: Mapping[str, Any]) -> bool:
 def _spec(name: str, operator: str, fields: Mapping[str, Any]) -> Spec:
     own = {k: v for k, v in fields.items() if k not in DEFAULTS}
     shared = DEFAULTS | {k: v for k, v in fields.items() if k in DEFAULTS}
-    return Spec(name, operator, own, **(shared | {"timeout": float(shared["timeout"])}))
+    return Spec(name, operator, own, **(shared | {k: float(shared[k]) for k in ("timeout", "factor")}))
 
 
 def _try(where: str, spec: Spec, operator: Operator) -> None:
@@ -263,7 +267,7 @@ def _check(where: str, operator: Operator, field: str, value: Any) -> None:
         _check_type(where, value, _SHARED[field])
         if field == "rule" and value not in RULES:
             raise ArgumentError(f"{where}: got {value!r}, expected one of {', '.join(RULES)}")
-        if field in ("seeds", "timeout") and not value > 0:
+        if field in ("seeds", "timeout", "factor") and not value > 0:
             raise ArgumentError(f"{where}: got {value!r}, expected more than 0")
     elif field in ranges:
         _check_range(where, value)

@@ -5,8 +5,9 @@ NaN against a finite number, or an infinity where none belongs, fails under ever
 - ``element``: |got - golden| <= max(0.5 % of |golden|, 2.5e-5), but for at most 0.5 % of the elements. The rule of
   fused attention tests for 16-bit dtypes; it forgives what is small beside 2.5e-5.
 - ``twice-plain``: the largest error and the root of the mean square error are no more than twice those of the golden's
-  formula in float32, rounded to the result's dtype. Errors below a few units in the last place of the largest entry
-  (FLOORS) always pass: a result of few numbers is exact now and then, by chance. The default.
+  formula in float32, rounded to the result's dtype (or the case's ``factor`` times). Errors below a few units in the
+  last place of the largest entry (FLOORS) always pass: a result of few numbers is exact now and then, by chance. The
+  default.
 - ``bits``: the bits of the reference, NaN equal to NaN.
 
 Integers and bools have to be equal (under ``element``, but for the same share).
@@ -61,8 +62,9 @@ class Judgement:
 
 
 def judge(
-    rule: str, got: Array, golden: Array, plain: Array | None = None, reference: Array | None = None
-) -> Judgement:
+    rule: str, got: Array, golden: Array, plain: Array | None = None, reference: Array | None = None,
+    factor: float = FACTOR,
+) -> Judgement:  # fmt: skip
     """Judge a result; ``golden`` is float64 or integers of the same shape.
 
     ``plain`` is what ``twice-plain`` compares with, ``reference`` what ``bits`` does. Raises ArgumentError where the
@@ -79,7 +81,7 @@ def judge(
     if rule == "element":
         return _element(got, golden)
     if rule == "twice-plain":
-        return _twice_plain(got, golden, plain)
+        return _twice_plain(got, golden, plain, factor)
     raise ArgumentError(f"rule: got {rule!r}, expected element, twice-plain or bits")
 
 
@@ -126,7 +128,7 @@ def _element(got: Array, golden: Array) -> Judgement:
     return Judgement(not reason, figures, wrong, error, reason)
 
 
-def _twice_plain(got: Array, golden: Array, plain: Array | None) -> Judgement:
+def _twice_plain(got: Array, golden: Array, plain: Array | None, factor: float) -> Judgement:
     if plain is None:
         raise ArgumentError("rule: twice-plain needs the plain float32 results; take element or bits")
     error, special = errors(got, golden)
@@ -135,7 +137,7 @@ def _twice_plain(got: Array, golden: Array, plain: Array | None) -> Judgement:
     baseline = baseline[np.isfinite(baseline)]
     plain_max, plain_rms = float(baseline.max(initial=0.0)), _rms(baseline)
     largest, mean = floors(got, golden)
-    max_limit, rms_limit = FACTOR * max(plain_max, largest / FACTOR), FACTOR * max(plain_rms, mean / FACTOR)
+    max_limit, rms_limit = factor * max(plain_max, largest / FACTOR), factor * max(plain_rms, mean / FACTOR)
     finite = np.isfinite(error)
     wrong = special | (finite & (error > max_limit))
     figures = _figures(error, golden, special, wrong, plain_max=plain_max, plain_rms=plain_rms)

@@ -167,7 +167,7 @@ def _judged(blank: Row, settings: Settings, prepared: Prepared, found: Results) 
         got, true = _stacked(found, k), _stacked(golden.true, k)
         plain = None if golden.plain is None else _stacked(golden.plain, k)
         bits = None if reference is None else _stacked(reference, k)
-        judged.append((name, judge(spec.rule, got, true, plain, bits), got, true))
+        judged.append((name, judge(spec.rule, got, true, plain, bits, spec.factor), got, true))
     if not judged:
         return replace(blank, reason="no results of floats")
     name, worst, got, true = next((j for j in judged if not j[1].ok), None) or max(judged, key=lambda j: _weight(j[1]))

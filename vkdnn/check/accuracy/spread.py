@@ -43,7 +43,7 @@ def run_spread(specs: Sequence[Spec], settings: Settings, scheduler: str) -> Ite
             for number, spec in enumerate(specs)
         ]
         left = {future.key: spec for future, spec in zip(futures, specs, strict=True)}
-        for future in as_completed(futures):
+        for future in as_completed(futures, loop=client.loop):
             spec = left.pop(future.key, None)
             if spec is None:
                 continue  # counted already
