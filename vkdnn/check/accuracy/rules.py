@@ -160,6 +160,7 @@ def floors(got: Array, golden: Array) -> tuple[float, float]:
     lowest = 2.0**-24 if got.dtype.name == "float16" else SMALLEST
     unit = 2.0 ** (np.floor(np.log2(largest)) - bits) if largest > SMALLEST else 0.0
     high, mean = FLOORS.get(got.dtype.name, FLOORS["float32"])
+    mean = max(mean, high / max(1.0, got.size) ** 0.5)  # of few numbers, one may be the mean
     return max(high * unit, lowest), max(mean * unit, lowest)
 
 
