@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -137,6 +138,16 @@ def test_a_spec_goes_through_json():
     assert again == spec and again.key == spec.key
     assert replace(spec, name="x", rule="bits", timeout=1.0).key == spec.key
     assert len({spec.key, replace(spec, seeds=5).key, replace(spec, fields={"rows": 4}).key}) == 3
+
+
+def test_the_case_file_of_the_documentation(tmp_path):
+    page = (Path(__file__).parent.parent / "docs" / "accuracy.md").read_text()
+    text = page.split("```toml\n")[1].split("```")[0]
+    names = [s.name for s in load([write(tmp_path, text, "mine.toml")])]
+    assert names[:4] == [f"mine/CAUSAL_{k}" for k in range(4)]
+    assert "mine/NORMS.softmax.first" in names and not any("l2_norm" in n for n in names)
+    assert all(f"`{name}`" in page for name in sets())
+    assert all(f"`{field}`" in page for field in DEFAULTS)
 
 
 # ---- golden files

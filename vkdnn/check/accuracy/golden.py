@@ -19,7 +19,7 @@ import safetensors.numpy
 
 import vkdnn as vk
 from vkdnn import tree
-from vkdnn.check import wide
+from vkdnn.check import library, wide
 from vkdnn.check.accuracy.cases import Spec
 from vkdnn.check.accuracy.plain import plainly, plainly_graph
 from vkdnn.check.accuracy.subjects import Array, backward, leaf_names
@@ -91,14 +91,16 @@ def path_of(folder: Path, spec: Spec) -> Path:
 
 
 def source(case: Case) -> str:
-    """A digest of the twin's module: an edit there makes golden files of before foreign."""
-    twin = case.operator.golden
-    module = inspect.getmodule(twin)
+    """A digest of the source of the twin, with all of the library where it is from there: an edit there makes golden
+    files of before foreign."""
+    module = inspect.getmodule(case.operator.golden)
     try:
-        text = inspect.getsource(module) if module is not None else ""
+        texts = [inspect.getsource(module)] if module is not None else []
     except (OSError, TypeError):
-        text = ""
-    return digest(text)
+        texts = []
+    if module is not None and module.__name__.startswith(library.__name__):
+        texts = [path.read_text(encoding="utf-8") for path in sorted(Path(library.__file__).parent.glob("*.py"))]
+    return digest("\0".join(texts))
 
 
 def _about(spec: Spec, draws: Sequence[Case], inputs: Sequence[list[Array]]) -> dict[str, Any]:

@@ -41,7 +41,6 @@ class Worker:
         self.ready = False
         self.spec: Spec | None = None
         self.begun = time.monotonic()
-        self.served = 0
 
     def give(self, spec: Spec, settings: Settings) -> None:
         """Start a case; its time runs from now, or from when the process is ready."""
@@ -87,7 +86,7 @@ class Worker:
 
 
 def _environment() -> dict[str, str]:
-    """Modules of the working folder are found there too; NumPy's threads do not fight over the processors."""
+    """Modules of the working folder are found there, too."""
     path = os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH", "")]))
     return os.environ | {"PYTHONPATH": path}
 

@@ -5,6 +5,7 @@ An exception of vkdnn or of a twin must become the verdict of its case, never en
 
 from __future__ import annotations
 
+import contextlib
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -100,6 +101,9 @@ class Prepared:
 def run_case(spec: Spec, settings: Settings, operators: Operators = OPERATORS) -> list[Row]:
     """Run a case on every backend of the settings; a row for each."""
     begun = time.perf_counter()
+    if any(name.startswith("torch") for name in settings.backends):
+        with contextlib.suppress(ImportError):
+            import torch  # noqa: F401  (beside NVIDIA's driver it has to come before Kompute)
     try:
         prepared = _prepared(spec, settings, operators)
     except Exception as error:  # a user's twin may raise anything
