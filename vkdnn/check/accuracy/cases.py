@@ -200,7 +200,9 @@ def _subjects(where: str, table: Mapping[str, Any], operators: Operators) -> tup
             raise ArgumentError(f"{where}: field operator: {error}") from None
     for name in without:
         fits = [
-            known for known, (_, o, _) in found.items() if fnmatch.fnmatchcase(known, name) or "@" + o.group == name
+            known
+            for known, (of, operator, _) in found.items()
+            if fnmatch.fnmatchcase(known, name) or name in (of, "@" + operator.group)
         ]
         if not fits:
             raise ArgumentError(f"{where}: field without: {name!r} is none of those chosen; leave it out")
