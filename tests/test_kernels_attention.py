@@ -4,13 +4,13 @@ import dataclasses
 import itertools
 import math
 
-import attention_cases as cases
 import numpy as np
 import pytest
-from attention_cases import SCORED, SEEN, Case
 from test_kernels_fold import written_fold
 
 import vkdnn as vk
+import vkdnn.check.attention_cases as cases
+from vkdnn.check.attention_cases import SCORED, SEEN, Case
 from vkdnn.check.hard import bits_equal
 from vkdnn.fusion import attention as fusion
 from vkdnn.fusion.schedule import schedule

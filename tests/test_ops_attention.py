@@ -8,12 +8,12 @@ import math
 
 import numpy as np
 import pytest
-from attention_cases import SEED, Case, kept
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vkdnn as vk
 from vkdnn import random
+from vkdnn.check.attention_cases import SEED, Case, kept
 from vkdnn.check.hard import bits_equal
 from vkdnn.errors import ArgumentError, VkdnnError
 

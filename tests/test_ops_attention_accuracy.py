@@ -1,12 +1,12 @@
 """Accuracy of vk.attention: not worse than twice the plain formula in float32, against float64; with PyTorch, too."""
 
-import attention_float64 as truth
 import numpy as np
 import pytest
-from attention_cases import SLOPED, Case
-from gradients import differences
 
 import vkdnn as vk
+from vkdnn.check import gradcheck
+from vkdnn.check.attention_cases import SLOPED, Case
+from vkdnn.check.library import attention_float64 as truth
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -89,8 +89,8 @@ def test_the_gradients_of_the_oracle_are_its_differences():
 
     slopes = results(case, x, np.float64)
     short = {"q": "dq", "k": "dk", "v": "dv"}
-    for name, want in zip(names, differences(forward, [x[n] for n in names], 1.0), strict=True):
-        np.testing.assert_allclose(slopes[short.get(name, f"d_{name}")], want, rtol=1e-6, atol=1e-7, err_msg=name)
+    gradients = [slopes[short.get(name, f"d_{name}")] for name in names]
+    gradcheck(forward, [x[n] for n in names], vjp=lambda g, *_: [g * d for d in gradients]).raise_if_failed()
 
 
 def test_gradients_of_what_a_score_mod_multiplies():

@@ -45,6 +45,11 @@ def scheduled(choice: Choice) -> Iterator[None]:
         _choice.reset(token)
 
 
+def current_choice() -> Choice:
+    """What takes the schedules here and now."""
+    return _choice.get()
+
+
 @dataclass(frozen=True)
 class Prepared:
     """Tasks that were made ready on a Vulkan device: the schedule and the launch of each, and the recordings."""

@@ -1,4 +1,4 @@
-"""The vkdnn command: devices, doctor, sweep, train, generate, show, ops, cache, aot, accuracy, gradcheck.
+"""The vkdnn command: devices, doctor, sweep, train, generate, show, ops, cache, aot, accuracy, gradcheck, parity.
 
 It must never show a traceback for an error of vkdnn's own, nor mix anything into JSON on standard output.
 """
@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 import vkdnn
-from vkdnn.cli import accuracy, aot, cache, devices, doctor, generate, gradcheck, ops, show, sweep, train
+from vkdnn.cli import accuracy, aot, cache, devices, doctor, generate, gradcheck, ops, parity, show, sweep, train
 from vkdnn.cli.console import Commands
 
 app = typer.Typer(
@@ -52,6 +52,7 @@ app.command("show", epilog=show.EXAMPLES)(show.show)
 app.command("ops", epilog=ops.EXAMPLES)(ops.ops)
 app.command("accuracy", epilog=accuracy.EXAMPLES)(accuracy.accuracy)
 app.command("gradcheck", epilog=gradcheck.EXAMPLES)(gradcheck.gradcheck)
+app.command("parity", epilog=parity.EXAMPLES)(parity.parity)
 app.add_typer(cache.app)
 app.add_typer(aot.app)
 

@@ -1,4 +1,7 @@
-"""Calls of vk.attention by name of what they combine, for tests and the grid; in NumPy, too, for the oracle."""
+"""Calls of vk.attention by name of what they combine, for tests and the grid; in NumPy, too, for the oracle.
+
+It must never leave out one of the kinds of masks and scores.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +118,7 @@ class Case:
             found["table"] = normal(self.heads, queries + keys - 1)
         if self.documents:
             for name, axis in (("ids_q", 0), ("ids_k", 1)):
-                shape = self.bounds()[axis][-1:] if packed else [self.batches, self.lengths[axis]]
+                shape = (self.bounds()[axis][-1],) if packed else (self.batches, self.lengths[axis])
                 found[name] = (rng.random(shape) < 0.2).astype(np.int32).cumsum(-1).astype(np.int32)
         if self.sinks:
             found["sinks"] = normal(self.heads)

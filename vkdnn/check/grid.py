@@ -1,24 +1,24 @@
-"""The grid: hard values through every operation at every critical length, device bits against the reference's.
+"""The grid: hard values through every operation at every critical length.
 
-One implementation for tests/test_grid.py and tools/grid. A group is one Program: several operations of the same
-arrays, so that few shaders are compiled; elementwise groups share theirs over all lengths.
+A group is one Program: several operations of the same arrays, so that few shaders are compiled; elementwise groups
+share theirs over all lengths. Nothing is computed here; vkdnn.check.parity compares the bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import ml_dtypes
 import numpy as np
-from attention_cases import DEEP, SCORED, SEEN, Case, pairwise
 
 import vkdnn as vk
-from vkdnn import tree
-from vkdnn.check.hard import HARD_FLOATS, HARD_INTS, bits_equal, random_bits
+from vkdnn.check.attention_cases import DEEP, SCORED, SEEN, Case, pairwise
+from vkdnn.check.hard import HARD_FLOATS, HARD_INTS, random_bits
 from vkdnn.ir.ops import OPS
+from vkdnn.ops.elementwise import isnan, stop_gradient, where
 
 LENGTHS = (0, 1, 2, 3, 63, 64, 65, 127, 128, 129, 257, 32767, 32768, 32769)
 SHORT = tuple(n for n in LENGTHS if n < 300)
@@ -41,18 +41,6 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """One operation on one length: how many values were compared, how many differ, and the first that does."""
-
-    family: str
-    name: str
-    length: int
-    values: int
-    differing: int
-    first: str = ""
-
-
-@dataclass(frozen=True)
 class Size:
     """What of the grid to run. ``cost`` bounds op-table rows; ``wide`` adds axes, dtypes and sizes of products."""
 
@@ -72,33 +60,13 @@ CI = Size(rows=(0, 1, 2, 65, 127, 129, 257, 32768, 32769), scans=(1, 63, 65, 129
 FULL = Size(rows=(*LENGTHS, 4096, 65537), scans=(*SHORT[1:], 1000), seeds=3, wide=True)
 
 
-def compare(group: Group, device: Any) -> list[Outcome]:
-    """The group on the reference and on ``device``."""
-    found = []
-    for place in (vk.device("cpu"), device):
-        with place:
-            results = [tree.flatten(r)[0] for r in group.function(*map(vk.array, group.arrays))]
-            vk.realize([x for r in results for x in r])
-            found.append([[x.numpy() for x in r] for r in results])
-    return [_outcome(group, name, want, got) for name, want, got in zip(group.names, found[0], found[1], strict=True)]
+SIZES = {"small": SMALL, "ci": CI, "full": FULL}
 
 
-def _outcome(group: Group, name: str, want: list[Any], got: list[Any]) -> Outcome:
-    values = differing = 0
-    first = ""
-    for k, (a, b) in enumerate(zip(want, got, strict=True)):
-        wrong = ~bits_equal(a, b)
-        values, differing = values + a.size, differing + int(np.count_nonzero(wrong))
-        if wrong.any() and not first:
-            at = tuple(int(i) for i in np.argwhere(wrong)[0])
-            first = f"result {k} at {at}: reference {a[at]!r}, device {b[at]!r}"
-    return Outcome(group.family, name, group.length, values, differing, first)
-
-
-def groups(size: Size = CI) -> Iterator[Group]:
-    """Every group of the grid."""
-    for family in FAMILIES.values():
-        yield from family(size)
+def groups(size: Size = CI, families: Iterable[str] | None = None) -> Iterator[Group]:
+    """The groups of the grid, of some families (names in FAMILIES) or of all."""
+    for name in FAMILIES if families is None else families:
+        yield from FAMILIES[name](size)
 
 
 # ---- values
@@ -167,7 +135,7 @@ def apply_row(name: str, given: list[Any]) -> Any:
     else:
         chosen = given[: op.arity]
     if name.startswith("bits_") and chosen[0].dtype.category == "f":
-        chosen = [vk.where(vk.isnan(chosen[0]), 1.0, chosen[0])]  # which NaN it is, is nobody's promise
+        chosen = [where(isnan(chosen[0]), 1.0, chosen[0])]  # which NaN it is, is nobody's promise
     return chosen[0]._map(name, *chosen)
 
 
@@ -179,7 +147,7 @@ def _rows_of_the_table(kinds: str, size: Size) -> Iterator[Group]:
             few = tuple(names[start : start + size.together])
 
             def run(*arrays: Any, few: tuple[str, ...] = few) -> list[Any]:
-                given = [vk.stop_gradient(x) for x in arrays]  # a row of its own, so that the group shares a kernel
+                given = [stop_gradient(x) for x in arrays]  # a row of its own, so that the group shares a kernel
                 return [apply_row(name, given) for name in few]
 
             for n in size.elementwise:
@@ -191,7 +159,7 @@ def _casts(size: Size) -> Iterator[Group]:
     for kind, dtype in DTYPES.items():
 
         def run(x: Any, *_: Any) -> list[Any]:
-            x = vk.stop_gradient(x)
+            x = stop_gradient(x)
             return [x.astype(to) for to in DTYPES.values()]
 
         for n in size.elementwise:
