@@ -48,6 +48,8 @@ LEFT_OUT = {
     "test_a_submission_that_does_not_run_is_noticed": "it submits an empty sequence, as a lost device would leave it",
     "test_intermediates_share_memory": "here no two arrays do",
     "test_arrays_beyond_one_buffer_are_refused": "here every array has a buffer of its own",
+    "test_every_lever_keeps_the_bits_and_gives_what_it_is_for": "it measures memory that arrays share",
+    "test_memory_grows_with_the_root_of_the_depth": "it measures memory that arrays share",
 }
 """Tests that do not run here, with the reason."""
 
