@@ -125,4 +125,5 @@ def test_ctrl_c_leaves_whole_files(wrong):
     text = table.read_text()
     found = json.loads((wrong / "out" / "results.json").read_text())
     assert text.endswith("\n") and found["finished"] is False
-    assert text.count("\n") - 1 == len(found["rows"]) < 300
+    assert text.count("\n") - 1 - len(found["rows"]) in (0, 1), "a row is in the table before it is in the document"
+    assert len(found["rows"]) < 300

@@ -115,11 +115,10 @@ def accuracy(
     console = output(as_json)
     try:
         _run(job, console)
-    finally:
-        if as_json:
-            print_json(job.record())
-        else:
-            _print_end(job, console)
+    except KeyboardInterrupt:
+        _print_end(job, console, as_json)
+        raise
+    _print_end(job, console, as_json)
     if not all(row.good for row in job.rows):
         raise typer.Exit(1)
 
@@ -204,7 +203,10 @@ def _counts(rows: list[Row]) -> str:
     return ", ".join(f"{count} {verdict}" for verdict, count in totals(rows).items()) or "nothing"
 
 
-def _print_end(job: Job, console: Console) -> None:
+def _print_end(job: Job, console: Console, as_json: bool) -> None:
+    if as_json:
+        print_json(job.record())
+        return
     cases = len({row.case for row in job.rows})
     end = "" if job.finished else f" of {len(job.specs)}, broken off"
     console.print(f"[bold]{counted(cases, 'case')}[/]{end}: {_counts(job.rows)}")

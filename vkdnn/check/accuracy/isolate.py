@@ -160,4 +160,5 @@ def _late(worker: Worker, settings: Settings) -> list[Row]:
 
 def run_one(spec: Spec, settings: Settings) -> list[Row]:
     """The rows of one case, run by a process of its own."""
-    return next(iter(run_isolated([spec], settings, fresh=True)))
+    (rows,) = run_isolated([spec], settings, fresh=True)
+    return rows
