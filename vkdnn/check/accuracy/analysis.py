@@ -141,7 +141,7 @@ def axis_names(case: Case, results: Sequence[tuple[int, ...]]) -> list[list[str]
     """Names for the axes of each result: of the sizes that make the axis longer when they grow.
 
     Only shapes are asked for, of the case with one size after the other made larger. Where that is no case, an axis has
-    the name of the one size of its length; without one, its number.
+    the name of the one axis of the inputs of its length; without one, its number.
     """
     found: list[list[list[str]]] = [[[] for _ in shape] for shape in results]
     for size in case.operator.sizes:
@@ -163,7 +163,14 @@ def axis_names(case: Case, results: Sequence[tuple[int, ...]]) -> list[list[str]
 
 
 def _by_length(case: Case, length: int) -> str:
-    fitting = [size for size in case.operator.sizes if case.fields[size] == length]
+    """The one length of the inputs' axes that has this value, by its name there; none if several have."""
+    dims = {
+        name: n
+        for given in case.operator.inputs
+        for name, n in zip(given.dims.split(), given.shape(case.fields), strict=True)
+        if not name.isdigit()
+    }
+    fitting = [name for name, n in dims.items() if n == length]
     return fitting[0] if len(fitting) == 1 else ""
 
 
@@ -189,6 +196,7 @@ def heatmap(path: Path, wrong: Array, error: Array, title: str, names: Sequence[
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     shown = np.where(np.isfinite(error), error, np.nan)
     finite = shown[shown > 0]
@@ -204,10 +212,12 @@ def heatmap(path: Path, wrong: Array, error: Array, title: str, names: Sequence[
     scale = LogNorm(finite.min(), finite.max()) if finite.size and finite.min() < finite.max() else None
     image = left.imshow(flat, aspect="auto", interpolation="nearest", norm=scale, cmap="viridis")
     figure.colorbar(image, ax=left)
-    left.set_title("|got - golden|")
+    left.set_title("|got - golden|" + (f", largest over {', '.join(names[:-2])}" if fold else ""))
     right.imshow(marks, aspect="auto", interpolation="nearest", cmap="Reds", vmin=0, vmax=1)
     right.set_title("failing")
     for axes in (left, right):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel(names[-1])
         axes.set_ylabel(names[-2] if len(names) > 1 else "")
     figure.suptitle(title, fontsize="medium")
