@@ -106,9 +106,14 @@ class Log:
 _log = pytest.StashKey[Log]()
 
 
+def find_layer() -> Path | None:
+    """The folder of the layer's manifest."""
+    return next((folder for folder in FOLDERS if (folder / LAYER).exists()), None)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Before anything asks the Vulkan loader."""
-    folder = next((f for f in FOLDERS if (f / LAYER).exists()), None)
+    folder = find_layer()
     if folder is None:
         raise pytest.UsageError("there is no validation layer: run tools/test --validate, which fetches it")
     log = config.stash[_log] = Log()

@@ -15,7 +15,7 @@ import numpy as np
 import vkdnn as vk
 from vkdnn.check.finding import Finding, State
 from vkdnn.check.hard import HARD_FLOATS, bits_equal
-from vkdnn.errors import VkdnnError
+from vkdnn.errors import CompileError, VkdnnError
 from vkdnn.runtime import info as infos
 from vkdnn.runtime import probe
 from vkdnn.runtime.info import DeviceInfo, Strategies
@@ -110,6 +110,9 @@ def device_findings(info: DeviceInfo, bad: State = "failure") -> Iterator[Findin
                       f"{LEAST_INVOCATIONS} and {LEAST_SHARED}", OTHER_DEVICE)  # fmt: skip
     try:
         numerics = numerics_of(info)
+    except CompileError as error:
+        yield Finding(topic, bad, f"its arithmetic could not be tested: {error}", "mend the compiler first")
+        return
     except VkdnnError as error:
         yield Finding(topic, bad, f"its arithmetic could not be tested: {error}", OTHER_DEVICE)
         return

@@ -114,8 +114,9 @@ def sweep(
         print_json(whole)
     left = [f.function for f in found if not f.complete]
     if left:
-        kept = f"; the same command goes on from {record or state}" if record or state else "; --state keeps them"
-        console.print(f"[yellow]not complete:[/] {', '.join(left)}{kept}")
+        file = record or state
+        kept = f"the same command goes on from {file}" if file is not None else "nothing is kept without --state"
+        console.print(f"[yellow]not complete:[/] {', '.join(left)}; {kept}")
     if interrupted:
         raise typer.Exit(INTERRUPTED)
     if not all(f.ok for f in found):
