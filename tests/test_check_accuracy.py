@@ -12,6 +12,7 @@ from vkdnn.check.accuracy import backends, golden
 from vkdnn.check.accuracy.analysis import axis_names
 from vkdnn.check.accuracy.cases import DEFAULTS, Spec, from_record, load, sets
 from vkdnn.check.accuracy.here import run_here
+from vkdnn.check.accuracy.perf import measured
 from vkdnn.check.accuracy.run import Settings, run_case
 from vkdnn.check.library import OPERATORS
 from vkdnn.errors import ArgumentError
@@ -230,6 +231,19 @@ def test_three_ways():
     assert {"small/ALL.softmax", "small/ALL.layer_norm", "small/ALL.attention", "gradients/ALL.attention"} <= done
     skipped = [row for row in rows if row.verdict == "skip"]
     assert skipped and all(row.backend == "torch" and row.reason for row in skipped)
+
+
+def test_a_device_with_timestamps_times_its_launches_alone():
+    opened = vk.device().opened
+    if not opened.info.limits.timestamp_ns:
+        pytest.skip("this device has no timestamps")
+    spec = small("ALL.softmax")
+    (case, *_) = spec.draws()
+    found = measured(spec, case, case.arrays(), None, 4)
+    assert (found["clock"], found["replays"]) == ("device", 4) and 0 < found["hot_ms"] < found["cold_ms"]
+    before = opened.kernel_seconds
+    run_case(spec, Settings(("device",)))
+    assert opened.timed is False and opened.kernel_seconds == before > 0, "nobody else's recordings are timed"
 
 
 # ---- what is said of failures
