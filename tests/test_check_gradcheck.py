@@ -10,10 +10,10 @@ import pytest
 
 import vkdnn as vk
 from vkdnn.check import gradcheck
-from vkdnn.check.gradcheck import check_all
 from vkdnn.check.gradcheck_points import Options, judge
 from vkdnn.check.gradcheck_report import FAILED, INCONCLUSIVE, KINK, NONE, OK, GradientError
-from vkdnn.check.gradcheck_targets import check_targets, targets
+from vkdnn.check.gradcheck_run import check_all
+from vkdnn.check.gradcheck_targets import COMPOSED, check_targets, targets
 from vkdnn.check.library import OPERATORS
 from vkdnn.check.subjects import graph_subject
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError, VkdnnError
@@ -463,13 +463,30 @@ def test_functions_may_not_change_their_inputs_behind_our_back():
 
 # ---- the library
 
-REFUSED = set()  # no second derivatives
+NO_SECOND = {"silu", "gelu", "gelu_tanh", "mish"}  # their slopes are rows without a derivative
 
 
 @pytest.mark.parametrize("group", dict.fromkeys(o.group for o in OPERATORS.values()))
 def test_gradients_of_the_library(group):
-    wrong = [r for r in check_targets(targets([group]), vk.device(), Options()) if r.verdict not in (OK, NONE)]
+    """What `vkdnn gradcheck --all` does, but for directions in place of all elements where there are many."""
+    mode = "fast" if group in ("attention", "scans", "layers", "models") else "full"
+    options = Options(mode, directions=3, schedules=0 if group in COMPOSED else 4)
+    found = [t for t in targets([], every=True) if t.group == group]
+    wrong = [r for r in check_targets(found, vk.device(), options) if r.verdict not in (OK, NONE)]
     assert not wrong, "\n\n".join(map(str, wrong))
+
+
+def test_second_derivatives_of_the_library():
+    groups = ("rows", "arrays", "indices", "reductions", "norms", "products", "orders", "draws")
+    found = [t for t in targets([], every=True) if t.group in groups and t.make is not None]
+    found += targets(["scan_prefix_outer.chunked", "scan_suffix_outer", "attention"])
+    reports = list(check_targets(found[:-3], vk.device("cpu"), Options(schedules=0), second_order=True))
+    reports += check_targets(found[-3:], vk.device("cpu"), Options("fast", directions=2), second_order=True)
+    wrong = [r for r in reports if r.verdict not in (OK, NONE)]
+    assert not wrong, "\n\n".join(map(str, wrong))
+    names = {t.name for t, r in zip(found, reports, strict=True) if r.verdict == NONE}
+    assert names == NO_SECOND | {"attention"}
+    assert all("has no derivative" in r.parts[0].note for r in reports if r.verdict == NONE)
 
 
 def test_one_bad_target_does_not_spoil_the_others(monkeypatch):

@@ -5,6 +5,6 @@ Nothing here may change a result, nor be needed to compute one.
 
 from __future__ import annotations
 
-from vkdnn.check.gradcheck import gradcheck
+from vkdnn.check.gradcheck_run import gradcheck
 
 __all__ = ["gradcheck"]

@@ -27,7 +27,8 @@ DEVICE_UNITS = 256.0  # of the last place of the largest entry: what float32 may
 
 @dataclass(frozen=True)
 class Options:
-    """How to check. ``input`` and ``index`` pick one element; ``step`` replaces the steps of the differences."""
+    """How to check. ``input`` and ``index`` pick one element; ``step`` replaces the steps of the differences;
+    every ``schedules``-th function that shares a Program with others runs under other schedules as well, none if 0."""
 
     mode: str = "full"
     seed: int = 0
@@ -36,6 +37,7 @@ class Options:
     step: float = 0.0
     input: str | None = None
     index: tuple[int, ...] | None = None
+    schedules: int = 1
 
 
 class Point:
@@ -238,7 +240,7 @@ class Point:
         """Of gradients that a device gave in two runs and under other schedules: their errors, and their bits."""
         if isinstance(runs, VkdnnError):
             return [Part("device", FAILED, note=str(runs))]
-        first, again, other = runs
+        first = runs[0]
         entries: list[Entry] = []
         largest = self._largest(self.claimed)
         bounds = [units(g.dtype) * largest[k] + 2.0**-126 for k, g in zip(self.subject.floats, first, strict=True)]
@@ -252,7 +254,10 @@ class Point:
                 places = set(self._places(k, options))
                 compared = [e for e in compared if e.index in places]
             entries += compared
-        return [part_of("device", entries), self._same_bits(first, [("again", again), ("other schedules", other)])]
+        return [
+            part_of("device", entries),
+            self._same_bits(first, list(zip(("again", "other schedules"), runs[1:], strict=False))),
+        ]
 
     def _spreads(self) -> list[float]:
         """How far each gradient moves when inputs and cotangents move by less than a float32's last place."""

@@ -12,15 +12,16 @@ from itertools import groupby
 from typing import Any
 
 from vkdnn.aot.targets import find_value
-from vkdnn.check.gradcheck import case_subject, check_all, find_subject
 from vkdnn.check.gradcheck_points import Options
 from vkdnn.check.gradcheck_report import NONE, Part, Report
+from vkdnn.check.gradcheck_run import case_subject, check_all, find_subject
 from vkdnn.check.operator import Case, Operator
 from vkdnn.check.subjects import Subject
 from vkdnn.check.targets import function_case, resolve
 from vkdnn.device import Device
 
 TOGETHER = 16  # subjects that share a Program
+COMPOSED = ("layers", "models")
 
 
 @dataclass(frozen=True)
@@ -70,19 +71,25 @@ def _of_thing(name: str, thing: Any, shapes: Sequence[str], seed: int) -> Target
 def check_targets(
     found: Sequence[Target], device: Device, options: Options, second_order: bool = False
 ) -> Iterator[Report]:
-    """The reports of targets, in order; some of them share Programs. See vkdnn.check.gradcheck()."""
+    """The reports of targets, in order; some of them share Programs. See vkdnn.check.gradcheck().
+
+    Of more targets than share a Program one in four runs under other schedules, too, and none of the groups COMPOSED:
+    their kernels are those of the others.
+    """
+    many = len(found) > TOGETHER
     for _, same in groupby(found, lambda t: t.group):
         group = list(same)
+        own = replace(options, schedules=0 if group[0].group in COMPOSED else 4) if many else options
         for first in range(0, len(group), TOGETHER):
             chunk = group[first : first + TOGETHER]
             with device:
                 subjects = [t.make() for t in chunk if t.make is not None]
-            reports = iter(check_all(subjects, device, options, second_order))
+            reports = iter(check_all(subjects, device, own, second_order))
             for target in chunk:
                 yield next(reports) if target.make is not None else _none(target, options, second_order)
 
 
 def _none(target: Target, options: Options, second_order: bool) -> Report:
-    part = Part("formula", NONE, note="no result depends on a float input in a way that has a gradient")
+    part = Part("formula", NONE, note="no gradient")
     order = 2 if second_order else 1
     return Report(target.name, options.mode, order, options.seed, None, (part,), f"vkdnn gradcheck {target.name}")

@@ -15,9 +15,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from vkdnn.check.gradcheck import MODES
 from vkdnn.check.gradcheck_points import Options
 from vkdnn.check.gradcheck_report import FAILED, INCONCLUSIVE, NONE, OK, Part, Report
+from vkdnn.check.gradcheck_run import MODES
 from vkdnn.check.gradcheck_targets import check_targets, targets
 from vkdnn.cli.console import (
     INTERRUPTED,
@@ -44,6 +44,7 @@ EXAMPLES = """\
 
   vkdnn gradcheck softmax --seed 3 --input x --index 2,1    one element"""
 
+PIPE_WIDTH = 160  # of a table that no terminal limits
 _COLOURS = {OK: "green", FAILED: "bold red", INCONCLUSIVE: "yellow", NONE: "dim"}
 
 
@@ -114,13 +115,21 @@ def _index(text: str | None) -> tuple[int, ...] | None:
 
 def _print(reports: Sequence[Report], several: bool) -> None:
     console = output()
-    if several and reports:
+    if not console.is_terminal:
+        console.width = PIPE_WIDTH
+    shown = [r for r in reports if r.verdict != NONE]
+    none = {r.op: r.parts[0].note for r in reports if r.verdict == NONE}
+    if several and shown:
         table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
         for name in ("target", "verdict", "elements", "formula", "device", "bits", ""):
             table.add_column(name, no_wrap=name in ("target", "verdict"), overflow="fold")
-        for report in reports:
+        for report in shown:
             table.add_row(*_cells(report))
         console.print(table)
+    if several:
+        for note in dict.fromkeys(none.values()):
+            names = ", ".join(op for op, why in none.items() if why == note)
+            console.print(f"\n[dim]{escape(note)}:[/] {escape(names)}")
     for report in reports:
         if not several or report.verdict in (FAILED, INCONCLUSIVE):
             head, _, rest = str(report).partition("\n")

@@ -17,10 +17,11 @@ from vkdnn.check.gradcheck_points import Options, Point
 from vkdnn.check.gradcheck_report import NONE, OK, Part, Report
 from vkdnn.check.operator import Case, Operator
 from vkdnn.check.subjects import Array, GraphSubject, NumpySubject, Subject, device_gradients, graph_subject
-from vkdnn.device import Device, current_device
+from vkdnn.device import Choice, Device, current_device
 from vkdnn.device import device as find_device
 from vkdnn.errors import ArgumentError, VkdnnError
 from vkdnn.ir.arguments import integers, number, short
+from vkdnn.kernels.attention import AttentionSpec
 from vkdnn.kernels.expr import ExprSpec
 
 MODES = ("full", "fast", "inner", "complex")
@@ -142,7 +143,7 @@ def check_all(
             points.append(Part("formula", NONE, note=str(error)))
     graphs = [p for p in points if isinstance(p, Point) and isinstance(p.subject, GraphSubject)]
     with ThreadPoolExecutor(1) as other:
-        running = other.submit(copy_context().run, _on_device, graphs, device)
+        running = other.submit(copy_context().run, _on_device, graphs, device, options.schedules)
         parts = [[p] if isinstance(p, Part) else p.parts(options) for p in points]
         computed = dict(zip(map(id, graphs), running.result(), strict=True))
     found = []
@@ -155,25 +156,35 @@ def check_all(
     return found
 
 
-def _on_device(points: Sequence[Point], device: Device) -> list[list[list[Array]] | VkdnnError]:
-    """For each point its gradients: of two runs, and of one under other schedules. An error is kept for its point."""
+def _on_device(points: Sequence[Point], device: Device, apart: int) -> list[list[list[Array]] | VkdnnError]:
+    """For each point its gradients: of two runs, and for every ``apart``-th of one under other schedules. An error is
+    kept for its point."""
     if not points:
         return []
-    subjects = [p.subject for p in points if isinstance(p.subject, GraphSubject)]
-    cotangents = [p.cotangents for p in points]
+
+    def gradients(chosen: Sequence[Point], choice: Choice | None, runs: int) -> list[list[list[Array]]]:
+        subjects = [p.subject for p in chosen if isinstance(p.subject, GraphSubject)]
+        return device_gradients(subjects, [p.cotangents for p in chosen], device, choice, runs)
+
     try:
-        first, again = device_gradients(subjects, cotangents, device, runs=2)
-        (other,) = device_gradients(subjects, cotangents, device, _other_schedule)
+        found = [list(runs) for runs in zip(*gradients(points, None, 2), strict=True)]
+        if apart:
+            (others,) = gradients(points[::apart], _other_schedule, 1)
+            for runs, other in zip(found[::apart], others, strict=True):
+                runs.append(other)
     except VkdnnError as error:
         if len(points) == 1:
             return [error]
-        return [_on_device([p], device)[0] for p in points]
-    return [list(runs) for runs in zip(first, again, other, strict=True)]
+        return [_on_device([p], device, apart)[0] for p in points]
+    return list(found)
 
 
 def _other_schedule(spec: Any, legal: Sequence[Any]) -> Any:
-    """The second best. Kernels of one element each keep theirs: there is no order in them to get wrong."""
-    return legal[0] if isinstance(spec, ExprSpec) else legal[1 % len(legal)]
+    """Another than the best, one that software devices compile quickly. Elementwise kernels keep theirs: there is no
+    order in them to get wrong."""
+    if isinstance(spec, ExprSpec) or len(legal) == 1:
+        return legal[0]
+    return legal[-1] if isinstance(spec, AttentionSpec) else legal[1]
 
 
 def _again(report: Report, again: str, step: float) -> str:
