@@ -16,7 +16,7 @@ import numpy as np
 
 import vkdnn as vk
 from vkdnn import checkpoint
-from vkdnn.check.work import Results
+from vkdnn.check.work import Results, quiet
 from vkdnn.device import Device, VulkanDevice
 from vkdnn.errors import VkdnnError
 from vkdnn.shader import generator_fingerprint
@@ -36,9 +36,9 @@ class DigestFileError(VkdnnError):
 
 @dataclass(frozen=True)
 class Recorded:
-    """One target: digests of its inputs, and of its results on each of them (of a model: after each step)."""
+    """One target: digests of its inputs' arrays, and of its results on each of them (of a model: after each step)."""
 
-    inputs: dict[str, str]
+    inputs: dict[str, list[str]]
     results: Digests
 
 
@@ -95,7 +95,8 @@ def _own(whole: Mapping[str, Any]) -> str:
 
 def digests_of(results: Results) -> Digests:
     """NaN counts as one value."""
-    return {name: {k: checkpoint.digest([x]) for k, x in values.items()} for name, values in results.items()}
+    with quiet():
+        return {name: {k: checkpoint.digest([x]) for k, x in values.items()} for name, values in results.items()}
 
 
 def machine(device: Device) -> dict[str, str]:

@@ -6,6 +6,7 @@ What differs is bisected by vkdnn.check.bisect. Nothing is kept between calls: a
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -352,11 +353,14 @@ def _recorded(file: DigestFile, subject: Subject) -> Digests:
     found = file.targets.get(subject.name)
     if found is None:
         raise ArgumentError(f"{subject.name}: is not in the digest file; record it there too, or name what it has")
-    if found.inputs != subject.digests():
+    own = subject.digests()
+    if found.inputs != own:
         here, there = machine(vk.device("cpu")), file.machine
         versions = ", ".join(f"{k} {there.get(k)} there, {here[k]} here" for k in ("vkdnn", "numpy"))
+        pairs = {n: itertools.zip_longest(x, found.inputs.get(n, ())) for n, x in own.items()}
+        names = ", ".join(f"{n} argument {k}" for n, x in pairs.items() for k, (a, b) in enumerate(x) if a != b)
         raise ArgumentError(
-            f"{subject.name}: its inputs are not those that were recorded ({versions}); record it again"
+            f"{subject.name}: its inputs are not those that were recorded ({names}; {versions}); record it again"
         )
     return found.results
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from vkdnn import dtypes
 from vkdnn.array import Array as Lazy
 from vkdnn.check.operator import Array
@@ -86,7 +88,7 @@ def by_reference(program: Program, values: Values) -> list[Words]:
         for node in step.inputs:
             if last[node] == k and node not in kept:
                 values.pop(node, None)
-    return [values[r] for r in program.results]
+    return [values[r] if r.size else np.empty(0, np.uint32) for r in program.results]
 
 
 def legal(device: Device, spec: KernelSpec) -> list[Any]:

@@ -24,6 +24,7 @@ from vkdnn.device import Device, ReferenceDevice, VulkanDevice
 from vkdnn.errors import ArgumentError
 from vkdnn.ir.node import leaf, toposort
 from vkdnn.ops.elementwise import stop_gradient
+from vkdnn.shader.entry import digest
 from vkdnn.train import Job, Trainer, sample_text
 from vkdnn.train.models import MODELS, make_config
 from vkdnn.transform import Jitted
@@ -54,8 +55,8 @@ class Subject(Protocol):
     @property
     def group(self) -> str: ...
 
-    def digests(self) -> dict[str, str]:
-        """SHA-256 of the inputs by name."""
+    def digests(self) -> dict[str, list[str]]:
+        """SHA-256 of each array of the inputs, by their name."""
 
     def session(self, device: Device) -> Session: ...
 
@@ -71,8 +72,9 @@ class Work:
     light: bool = False
     """Whether it is so small that it is better run with others."""
 
-    def digests(self) -> dict[str, str]:
-        return {name: checkpoint.digest(list(arrays)) for name, arrays in self.inputs.items()}
+    def digests(self) -> dict[str, list[str]]:
+        with quiet():
+            return {name: [checkpoint.digest([x]) for x in arrays] for name, arrays in self.inputs.items()}
 
     def session(self, device: Device) -> Session:
         return _FunctionSession(self, device)
@@ -312,8 +314,8 @@ class ModelWork:
     steps: int = 2
     group: str = "models"
 
-    def digests(self) -> dict[str, str]:
-        return {"job": checkpoint.digest([np.frombuffer(repr(asdict(self.job)).encode(), np.uint8).astype(np.uint32)])}
+    def digests(self) -> dict[str, list[str]]:
+        return {"job": [digest(repr(asdict(self.job)))]}
 
     def session(self, device: Device) -> Session:
         return _ModelSession(self, device)
