@@ -297,6 +297,7 @@ def _indices(size: Size) -> Iterator[Group]:
         if n:
             rng = np.random.default_rng(n)
             at = np.minimum(rng.integers(0, n, n), rng.integers(0, n, n)).astype(np.int32)
+            at[n // 2 :: 7], at[n // 3 :: 11] = n + 1, -n - 1  # out of range: the last and the first
             yield _group("indices", functions, n, operands("f", 3 * n)[0].reshape(n, 3), at, _normal(rng, n, 3))
 
 

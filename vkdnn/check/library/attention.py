@@ -11,6 +11,7 @@ import vkdnn as vk
 from vkdnn.check.library import attention_float64
 from vkdnn.check.library.rows import philox_blocks
 from vkdnn.check.operator import Array, Input, Operator, Rng
+from vkdnn.ops.elementwise import where
 
 SEED = 0x9E3779B97F4A7C15
 
@@ -76,11 +77,19 @@ def _form(
 
 
 def _some_seen(rng: Rng, shape: tuple[int, ...], _: Mapping[str, Any]) -> Array:
-    """bools of which every row has a true one but the last."""
+    """bools of which every row has a true one but the last, and every column but the last (of several)."""
     found = rng.random(shape) < 0.6
+    found[..., -1] = False
     found[..., 0] = True
     found[..., -1, :] = False
     return found
+
+
+def _run_mask(q: Any, k: Any, v: Any, mask: Any, **options: Any) -> tuple[Any, Any]:
+    """The last key, which nobody sees, is NaN, as its value is."""
+    real = np.arange(k.shape[1])[:, None, None] < max(1, k.shape[1] - 1)
+    k, v = (where(real, vk.asarray(x), np.nan) for x in (k, v))
+    return _run(q, k, v, mask=mask, **options)
 
 
 def _documents(rng: Rng, shape: tuple[int, ...], _: Mapping[str, Any]) -> Array:
@@ -186,9 +195,9 @@ ROWS = (
                     "causal_window": {"window": (1, None)}, "softcap": {"softcap": 1.5}, "scale": {"scale": 0.3},
                     "dropout": {"dropout": 0.3}, "BHTD": {"layout": "BHTD"},
                     "hidden": {"queries": 5, "keys": 3}, "heads": {"key_heads": 2, "group": 1},
-                    "blocks": {"batch": 1, "queries": 2, "keys": 130, "group": 1, "width": 2, "value_width": 1}}),
-    _form("attention.mask", Input("mask", "batch 1 queries keys", _some_seen), lambda x, q, k: {"mask": x},
-          lambda x, q, k: {"seen": x}),
+                    "blocks": {"batch": 1, "queries": 2, "keys": 129, "group": 1, "width": 2, "value_width": 1}}),
+    Operator("attention.mask", "attention", (*_QKV, Input("mask", "batch 1 queries keys", _some_seen)), _run_mask,
+             lambda q, k, v, mask, causal: attention(q, k, v, causal=causal, seen=mask), {**_SIZES, "causal": True}),
     _form("attention.bias", Input("bias", "key_heads*group queries keys"), lambda x, q, k: {"bias": x},
           lambda x, q, k: {"added": x}),
     _form("attention.alibi", Input("slopes", "key_heads*group", "positive"), lambda x, q, k: {"alibi_slopes": x},
