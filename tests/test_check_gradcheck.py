@@ -266,6 +266,18 @@ def test_a_ctc_gradient_by_log_probabilities_instead_of_logits_is_caught():
     assert wrong.part("formula").failed == 18
 
 
+def test_torchs_ctc_loss_is_caught_at_it():
+    """Its gradient with respect to log-probabilities is in truth the one with respect to logits."""
+    torch = pytest.importorskip("torch")
+    logits, labels = torch.tensor(RNG.standard_normal((6, 1, 3))), torch.tensor([[1, 2]])
+
+    def loss(log_probabilities):
+        return torch.nn.functional.ctc_loss(log_probabilities, labels, torch.tensor([6]), torch.tensor([2]))
+
+    assert gradcheck(loss, [logits.log_softmax(-1)]).failed
+    assert gradcheck(lambda x: loss(x.log_softmax(-1)), [logits]).ok
+
+
 # ---- modes
 
 

@@ -104,6 +104,21 @@ def test_torchs_functions_and_modules(mine):
     assert result.exit_code == 0 and json.loads(result.stdout)["reports"][0]["parts"][0]["checked"] == 12 + 8 + 2
 
 
+def test_a_users_functions_need_no_vulkan(mine, monkeypatch):
+    import vkdnn.cli.gradcheck as command
+    from vkdnn.check import gradcheck
+    from vkdnn.errors import DeviceError
+
+    def none(*_):
+        raise DeviceError("no Vulkan device")
+
+    monkeypatch.setattr(command, "find_device", none)
+    assert run("mine:pair", "--shape", "3").exit_code == 0
+    assert "no Vulkan device" in run("softmax").stderr
+    monkeypatch.setattr("vkdnn.check.gradcheck_run.current_device", none)
+    assert gradcheck(abs, [[1.0, -2.0]], vjp=lambda g, x: g * (x > 0) - g * (x < 0)).ok
+
+
 def test_modes_and_second_order():
     for options in (["--mode", "fast"], ["--mode", "inner"], ["--mode", "complex"], ["--second-order"]):
         assert run("tanh", "--device", "cpu", *options).exit_code == 0

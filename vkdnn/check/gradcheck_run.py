@@ -17,6 +17,7 @@ from vkdnn.check.gradcheck_points import Options, Point
 from vkdnn.check.gradcheck_report import NONE, OK, Part, Report
 from vkdnn.check.operator import Case, Operator
 from vkdnn.check.subjects import Array, GraphSubject, NumpySubject, Subject, device_gradients, graph_subject
+from vkdnn.check.subjects_torch import is_torch, torch_subject
 from vkdnn.device import Choice, Device, current_device
 from vkdnn.device import device as find_device
 from vkdnn.errors import ArgumentError, VkdnnError
@@ -79,7 +80,11 @@ def gradcheck(
     if not (small >= 0 and math.isfinite(small) and rtol >= 0):
         raise ArgumentError(f"gradcheck: step is {short(step)} and rtol {short(rtol)}, expected numbers above 0")
     options = Options(mode, seed, directions, rtol, small, input, at)
-    place = device if isinstance(device, Device) else current_device() if device is None else find_device(device)
+    others = vjp is not None or isinstance(function, (tuple, list)) or is_torch(function, inputs)
+    if isinstance(device, Device):
+        place = device
+    else:  # what is not vkdnn's needs no Vulkan
+        place = find_device("cpu") if others else current_device() if device is None else find_device(device)
     with place:
         if second_order and (vjp is not None or isinstance(function, (tuple, list))):
             raise ArgumentError("gradcheck: second_order needs a vjp of the vjp; check the pair of these two instead")
@@ -91,8 +96,6 @@ def find_subject(
     function: Any, inputs: Any, vjp: Any = None, complex_step: bool = False, name: str = "", seed: int = 0
 ) -> tuple[Subject, str]:
     """The subject of what gradcheck() is given, and the beginning of a line that checks it again."""
-    from vkdnn.check.subjects_torch import is_torch, torch_subject
-
     if isinstance(function, Operator):
         function = function.case(seed=seed)
     if isinstance(function, Case):

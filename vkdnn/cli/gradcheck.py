@@ -15,10 +15,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+import vkdnn as vk
 from vkdnn.check.gradcheck_points import Options
 from vkdnn.check.gradcheck_report import FAILED, INCONCLUSIVE, NONE, OK, Part, Report
 from vkdnn.check.gradcheck_run import MODES
-from vkdnn.check.gradcheck_targets import check_targets, targets
+from vkdnn.check.gradcheck_targets import Target, check_targets, targets
 from vkdnn.cli.console import (
     INTERRUPTED,
     CountColumn,
@@ -29,7 +30,7 @@ from vkdnn.cli.console import (
     output,
     print_json,
 )
-from vkdnn.errors import ArgumentError
+from vkdnn.errors import ArgumentError, DeviceError
 
 EXAMPLES = """\
 [bold]Examples[/]
@@ -82,7 +83,7 @@ def gradcheck(
         raise ArgumentError(f"--mode: got {mode!r}, expected one of {', '.join(MODES)}")
     options = Options(mode, seed, step=step, input=input_name, index=_index(index))
     found = targets(names or [], shapes or [], every, seed)
-    place = find_device(device)
+    place = _device(device, found)
     reports: list[Report] = []
     stopped = False
     console = Console(stderr=True)
@@ -104,6 +105,16 @@ def gradcheck(
         raise typer.Exit(INTERRUPTED)
     if any(r.failed for r in reports):
         raise typer.Exit(1)
+
+
+def _device(selector: str | None, found: Sequence[Target]) -> vk.Device:
+    """The device of --device; the reference where there is none, and only a user's own functions are checked."""
+    try:
+        return find_device(selector)
+    except DeviceError:
+        if selector is not None or any(":" not in t.name for t in found):
+            raise
+        return vk.device("cpu")
 
 
 def _index(text: str | None) -> tuple[int, ...] | None:
