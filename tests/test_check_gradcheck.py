@@ -486,7 +486,7 @@ ON_DEVICE = ("attention", "scan_prefix_outer.chunked", "scan_suffix_outer", "nn.
 def test_gradients_of_the_library(group):
     """What `vkdnn gradcheck --all` does. Of what has many kernels directions stand for elements, and most run on the
     reference: that a device gives the same bits is shown elsewhere."""
-    options = Options("fast" if group in HEAVY else "full", directions=3, schedules=0 if group in COMPOSED else 4)
+    options = Options("fast" if group in HEAVY else "full", directions=3, schedules=0 if group in COMPOSED else 8)
     found = [t for t in targets([], every=True) if t.group == group and t.make is not None]
     light = [t for t in found if group not in HEAVY or t.name in ON_DEVICE]
     reports = list(check_targets(light, vk.device(), options))
