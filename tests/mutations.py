@@ -1,7 +1,7 @@
 """The table of planted faults: the tool that has to see each, on what, and what its finger must say.
 
 A fault must be one that somebody could make: a line, a row, a word of a template; never a result that is changed.
-Targets are those of the tools' own runs over everything, so that these runs would see the fault as well.
+Targets are those of the tools' own runs over everything, or near them, so that these runs would see the fault as well.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from vkdnn.check.library import OPERATORS
 from vkdnn.check.parity import check
 from vkdnn.check.sweep import Sweep
 from vkdnn.ir import monoids
-from vkdnn.ir.elementary import exponential, normal
+from vkdnn.ir.elementary import counter, exponential, normal
 from vkdnn.kernels.attention import AttentionSpec
 from vkdnn.ops import masks, normalize, reduce
 
@@ -164,6 +164,8 @@ BARRIER = '[lane + stride]" % f.type) }};\n            barrier();'
 SUM, WEIGHT, LIVE = "sum{{ r }}_{{ n }}", "w{{ r }}_{{ u }}", "live{{ r }}_{{ u }}"
 SKIPPED = f"mul({WEIGHT}, x{{{{ u }}}})); {SUM} = {LIVE} ? more : {SUM}; }}"
 TIMES_ZERO = f"mul({LIVE} ? {WEIGHT} : dead, x{{{{ u }}}})); {SUM} = more; }}"
+# Of templates/cumulate.comp.j2: the result of the blocks before.
+CARRIED = "both = combine(before, prefix);\n            out0[to] = block == 0u ? prefix : both;"
 # Of templates/scan_rows.comp.j2: the token of a step.
 TOKEN = 'uint t = {{ "tokens - 1u - step" if reverse else "step" }};\n{% if boundary %}'
 EARLIER = 'uint t = {{ "tokens - 1u - step" if reverse else "max(step, 1u) - 1u" }};\n{% if boundary %}'
@@ -251,12 +253,21 @@ BITS = (
              template("numerics.glsl", ("{ return a << (b & 31); }", "{ return b >= 0 && b < 32 ? a << b : 0; }")),
              ("expression: ", "the expression `left_shift %")),
     Mutation("indices that are not clamped", "parity", Rows("indices", 65, "take"), faults.indices_not_clamped,
-             ("ExprSpec", "take ")),
+             ("Program 1, kernel 1, ExprSpec",)),  # what it reads instead need not stay the same
     Mutation("a constant of exp one bit off", "parity", Rows("rows of float32", 32769, "exp"),
              lambda: faults.other_literal(exponential._EXP[1]), ("expression: ", "the expression `exp %")),
     Mutation("contributions in descending order", "parity", case("scatter_add"),
              template("scatter.comp.j2", ("row = s;", "row = last - 1u - (s - first);")),
              ("ScatterSpec", "= call scatter ('sum'")),
+    Mutation("a block's running sums without those before", "parity", Rows("cumulations", 257, "cumsum"),
+             template("cumulate.comp.j2", (CARRIED, CARRIED.replace("? prefix : both", "? prefix : prefix"))),
+             ("CumulateSpec", "= call cumulate")),
+    Mutation("a gradient of attention rounded otherwise", "parity", case("attention"),
+             template("attention.glsl.j2", ("mul(p, sub(dp, delta))", "sub(mul(p, dp), mul(p, delta))")),
+             ("AttentionSpec", "role='queries'")),
+    Mutation("tokens of a chunk that are not seen", "parity", case("scan_prefix_outer.documents/chunked"),
+             template("scan_product.comp.j2", ("i >= low{{ r }} && i < high{{ r }}", "i < high{{ r }}")),
+             ("ProductSpec", "= call scan_product")),
     Mutation("a sort that is not stable", "parity", Rows("sorts", 65, "argsort"),
              template("sort.comp.j2", ("other == key && at < own", "other == key && at > own")),
              ("SortSpec", "= call sort SortPass(stage='block'")),
@@ -286,6 +297,12 @@ VALUES = (
     Mutation("AdamW's corrections exchanged", "accuracy", case("optim.AdamW"),
              line(optim.AdamW.update, "rate, bias1, bias2, scale, betas", "rate, bias2, bias1, scale, betas"),
              ("fail: 0: largest error",)),
+    Mutation("Lion's betas exchanged", "accuracy", case("optim.Lion"),
+             line(optim.lion_update, "beta1, beta2 = betas", "beta2, beta1 = betas"), ("fail: ",)),
+    Mutation("a round of Philox left out", "accuracy", case("random.bits"),
+             lambda: planted.attribute(counter, "ROUNDS", 9), ("fail: result: 15 of 15 integers differ",)),
+    Mutation("the logarithm left out of a loss", "accuracy", case("nn.cross_entropy"),
+             line(nn.cross_entropy, "logsumexp(logits, keepdims=True) - chosen", "-chosen"), ("fail: result: ",)),
     Mutation("rope turns the other way", "accuracy", case("nn.RoPE"),
              line(nn.RoPE.tables, "where(first, negative(sine), sine)", "where(first, sine, negative(sine))"),
              ("fail: result: ", "all failures in tokens >= 1")),
