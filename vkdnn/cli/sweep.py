@@ -114,8 +114,8 @@ def sweep(
         print_json(whole)
     left = [f.function for f in found if not f.complete]
     if left:
-        file = record or state
-        kept = f"the same command goes on from {file}" if file is not None else "nothing is kept without --state"
+        journal = record or state
+        kept = f"the same command goes on from {journal}" if journal is not None else "nothing is kept without --state"
         console.print(f"[yellow]not complete:[/] {', '.join(left)}; {kept}")
     if interrupted:
         raise typer.Exit(INTERRUPTED)
