@@ -60,6 +60,8 @@ def test_lists_are_multiplied_out_and_named(tmp_path):
     assert case.fields["axis"] == -1, "fields that are missing have the operator's values"
     (x,) = case.arrays()
     assert x.shape == (2, 8) and x.dtype == np.float16 and 3 < np.abs(x).max() <= 5
+    plain = text.replace("[[-5.0, 5.0]]", "[-5, 5]")
+    assert [len(s.fields["x_range"]) for s in load([write(tmp_path, plain)])[1:]] == [2] * 4, "one range, not two"
 
 
 def test_operators_by_group_pattern_and_form(tmp_path):
@@ -108,8 +110,11 @@ def test_cases_are_chosen_by_prefix(tmp_path):
         ('[A]\noperator = "softmax"\nrows = "3"', "case A: field rows: got '3', expected int"),
         ('[A]\noperator = "softmax"\nrows = true', "case A: field rows: got True, expected int"),
         ('[A]\noperator = "softmax"\nrows = [1, -1]', "case A: field rows: got -1"),
-        ('[A]\noperator = "softmax"\nx_range = [-5.0, 5.0]', r"field x_range: got -5.0, expected \[low, high\]"),
+        ('[A]\noperator = "softmax"\nx_range = [-5.0, 5.0, 6.0]', r"field x_range: got -5.0, expected \[low, high\]"),
         ('[A]\noperator = "softmax"\nx_range = [[5.0, -5.0]]', "field x_range: .*the lower one first"),
+        ('[A]\noperator = "softmax"\nx_range = [2.0, 1.0]', r"field x_range: got \[2.0, 1.0\], .*the lower one first"),
+        ("", "it has no case"),
+        ('[B]\noperator = ["add.integers"]\ndtype = "float16"', "case B: it gives no case"),
         ('[A]\noperator = "softmax"\ndtype = "float64"', "field dtype: got 'float64', expected one of float32"),
         ('[A]\noperator = "softmax"\naxis = "last"', "field axis: got 'last', expected int"),
         ('[A]\noperator = "softmax"\nrule = "exact"', "field rule: got 'exact', expected one of twice-plain"),

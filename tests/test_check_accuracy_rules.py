@@ -64,6 +64,11 @@ def test_errors_below_a_few_units_of_the_largest_entry_always_pass():
     true = np.array([1.0, 0.001])
     got = np.array([1.0 + 2.0**-22, 0.001], np.float32)
     assert judge("twice-plain", got, true, true.astype(np.float32)).ok
+    for factor in (0.5, 2.0, 8.0):  # the floor is no multiple of the factor
+        for units, good in ((7, True), (9, False)):
+            off = np.array([1.0 + units * 2.0**-23, 0.001]).astype(np.float32)
+            assert judge("twice-plain", off, off.astype(np.float64) * [0, 1] + [1.0, 0.0], true.astype(np.float32),
+                         factor=factor).ok == good  # fmt: skip
     half = true.astype(ml_dtypes.bfloat16)
     assert judge("twice-plain", half, true, true.astype(np.float32)).ok
 

@@ -10,6 +10,7 @@ import time
 import pytest
 from typer.testing import CliRunner
 
+import vkdnn as vk
 from vkdnn.cli import app
 
 HERE = ("--in-process", "--backend", "reference")
@@ -74,6 +75,31 @@ def test_isolated_and_then_resumed(wrong):
     assert first.exit_code == 0, first.output
     again = run("mine.toml", "-c", "B", "--backend", "reference", "--out", "out", "--resume")
     assert again.exit_code == 0 and "1 case: 1 pass" in again.stdout
+    assert "1 row taken from results.csv, 0 run" in again.stdout
+
+
+def test_a_row_of_another_device_rule_or_factor_is_not_taken(wrong, monkeypatch):
+    def resumed(*arguments):
+        result = run("mine.toml", *HERE, "--out", "out", "--resume", *arguments)
+        return result.stdout, json.loads((wrong / "out" / "results.json").read_text())
+
+    first, _ = resumed()
+    assert "0 rows taken from results.csv, 2 run" in first
+    again, found = resumed()
+    assert "2 rows taken from results.csv, 0 run" in again and found["taken"] == 2
+    assert "result[3, 4] got " in again, "elements come from results.json"
+    assert {row["device"] for row in found["rows"]} == {vk.device("cpu").name}
+    assert "2 lines of other cases, rules or devices left out" in resumed("--rule", "element")[0]
+    resumed()
+    monkeypatch.setattr("vkdnn.check.accuracy.backends.place", lambda name, device: "another driver")
+    moved, found = resumed()
+    assert "0 rows taken from results.csv, 2 run; 2 lines" in moved
+    assert {row["device"] for row in found["rows"]} == {"another driver"}
+    (wrong / "out" / "results.json").unlink()
+    assert "failing elements of rows taken were not kept" in resumed()[0]
+    file = wrong / "mine.toml"
+    file.write_text(file.read_text() + "factor = 3\n")
+    assert "1 row taken from results.csv, 1 run" in resumed()[0]
 
 
 def test_golden_is_kept_and_used(wrong):

@@ -16,7 +16,7 @@ from rich.markup import escape
 
 from vkdnn.check.accuracy import backends
 from vkdnn.check.accuracy.cases import RULES, Spec, load, sets
-from vkdnn.check.accuracy.job import IMAGES, Job, Mode
+from vkdnn.check.accuracy.job import IMAGES, TABLE, Job, Mode
 from vkdnn.check.accuracy.report import clean, totals
 from vkdnn.check.accuracy.run import Row, Settings
 from vkdnn.cli.cache_common import bar
@@ -210,6 +210,16 @@ def _print_end(job: Job, console: Console, as_json: bool) -> None:
     cases = len({row.case for row in job.rows})
     end = "" if job.finished else f" of {len(job.specs)}, broken off"
     console.print(f"[bold]{counted(cases, 'case')}[/]{end}: {_counts(job.rows)}")
+    if job.resume:
+        more = f"; {counted(job.refused, 'line')} of other cases, rules or devices left out" if job.refused else ""
+        run = len({(row.case, row.backend) for row in job.rows}) - job.taken
+        console.print(f"{counted(job.taken, 'row')} taken from {TABLE}, {run} run{more}", style="dim")
+        if any(row.verdict == "fail" and not row.elements for row in job.rows[: job.taken]):
+            console.print(
+                "failing elements of rows taken were not kept; a run without --resume shows them", style="dim"
+            )
+    for device in dict.fromkeys(row.device for row in job.rows if row.device and row.backend == "device"):
+        console.print(f"device: {device}", markup=False, style="dim")
     bad = dict.fromkeys(row.case for row in job.rows if not row.good)
     if bad:
         shown = ", ".join(list(bad)[:10]) + (f" and {len(bad) - 10} more" if len(bad) > 10 else "")

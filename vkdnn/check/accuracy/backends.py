@@ -54,6 +54,25 @@ def check(name: str) -> str:
     return name
 
 
+def place(name: str, device: str | None) -> str:
+    """What a backend runs on, with its version: rows of two such places are never taken for each other.
+
+    Raises DeviceError where there is no such device, ImportError without the library.
+    """
+    kind, _, rest = name.partition(":")
+    if kind == "dump":
+        return f"recorded in {rest}"
+    if kind == "plain":
+        return f"NumPy {np.__version__}"
+    if kind == "torch":
+        import torch
+
+        return f"PyTorch {torch.__version__}, {torch.cuda.get_device_name() if rest.startswith('cuda') else 'cpu'}"
+    from vkdnn.check.sweep import device_name
+
+    return device_name(vk.device("cpu" if kind == "reference" else device))
+
+
 def results(name: str, spec: Spec, draws: Draws, inputs: Inputs, golden: Golden, device: str | None) -> Results:
     """What the backend ``name`` gives; ``device`` is a selector of vk.device for `device`. Raises NotHere."""
     kind, _, rest = name.partition(":")

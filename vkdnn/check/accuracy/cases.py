@@ -128,6 +128,8 @@ def read(path: Path, operators: Operators = OPERATORS) -> list[Spec]:
                 continue  # only there for others
             raise ArgumentError(f'{where}: field operator: missing, expected the name of one, as operator = "softmax"')
         found += _expanded(where, f"{path.stem}/{name}", table, operators)
+    if not found:
+        raise ArgumentError(f'{path}: it has no case, expected a table such as [MINE] with operator = "softmax"')
     return found
 
 
@@ -159,7 +161,7 @@ def _expanded(where: str, name: str, table: Mapping[str, Any], operators: Operat
     for field, value in table.items():
         if field in _APART:
             continue
-        values = value if isinstance(value, list) else [value]
+        values = value if isinstance(value, list) and not _one_range(field, value) else [value]
         if not values:
             raise ArgumentError(f"{where}: field {field}: an empty list gives no case; give a value, or leave it out")
         lists[field] = values
@@ -175,6 +177,8 @@ def _expanded(where: str, name: str, table: Mapping[str, Any], operators: Operat
             spec = _spec(f"{title}_{k}" if len(kept) > 1 else title, of, form | fields)
             _try(where, spec, operator)
             found.append(spec)
+    if not found:
+        raise ArgumentError(f"{where}: it gives no case: no operator of those named has this dtype, gradient or twin")
     return found
 
 
@@ -296,10 +300,18 @@ def _check_type(where: str, value: Any, kind: type) -> None:
         raise ArgumentError(f"{where}: got {short(value)}, expected {kind.__name__}")
 
 
+def _one_range(field: str, value: list[Any]) -> bool:
+    """Whether a list is no list of ranges, but one range written plainly: x_range = [-5.0, 5.0]."""
+    return field.endswith("_range") and len(value) == 2 and all(_is_number(v) for v in value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def _check_range(where: str, value: Any) -> None:
-    numbers = isinstance(value, list) and len(value) == 2
-    if not numbers or any(isinstance(v, bool) or not isinstance(v, (int, float)) for v in value):
-        raise ArgumentError(f"{where}: got {short(value)}, expected [low, high]; a list of one range is [[-5.0, 5.0]]")
+    if not isinstance(value, list) or len(value) != 2 or not all(_is_number(v) for v in value):
+        raise ArgumentError(f"{where}: got {short(value)}, expected [low, high], or a list of several such ranges")
     low, high = value
     if not (math.isfinite(low) and math.isfinite(high) and low <= high):
         raise ArgumentError(f"{where}: got {value}, expected two finite numbers, the lower one first")

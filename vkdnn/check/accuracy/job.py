@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vkdnn.check.accuracy import backends
 from vkdnn.check.accuracy.cases import Spec
 from vkdnn.check.accuracy.here import run_here
 from vkdnn.check.accuracy.isolate import run_isolated
-from vkdnn.check.accuracy.report import Table, document, row_of, write_json
+from vkdnn.check.accuracy.report import Table, document, row_of, with_elements, write_json
 from vkdnn.check.accuracy.run import Row, Settings
 from vkdnn.check.accuracy.spread import run_spread
+from vkdnn.errors import VkdnnError
 
 TABLE, DOCUMENT, IMAGES = "results.csv", "results.json", "images"
 
@@ -43,14 +45,19 @@ class Job:
     every: int = 20
     rows: list[Row] = field(default_factory=list)
     finished: bool = False
+    taken: int = 0
+    """Rows that stood in the table to resume, and were not run."""
+    refused: int = 0
+    """Lines there that could not be taken."""
 
     def run(self, tell: Callable[[list[Row]], None] = lambda rows: None) -> list[Row]:
         """Run what is left; ``tell`` hears the rows of each case as it ends, of those that stood in the table first."""
         left, table = list(self.specs), None
         if self.out is not None:
-            table = Table(self.out / TABLE, self.specs, self.resume)
+            table = Table(self.out / TABLE, self.specs, self.resume, self._place)
             left = table.left(self.specs, self.settings.backends)
-            kept = [row_of(cells) for cells in table.kept]
+            kept = with_elements([row_of(cells) for cells in table.kept], self.out / DOCUMENT)
+            self.taken, self.refused = len(kept), table.refused
             self.rows += kept
             if kept:
                 tell(kept)
@@ -70,6 +77,13 @@ class Job:
             self._write()
         return self.rows
 
+    def _place(self, backend: str) -> str:
+        """What a backend runs on here; of none, a word that no row has: it is run, which says what is wrong."""
+        try:
+            return backends.place(backend, self.settings.device)
+        except (VkdnnError, ImportError):
+            return "nowhere"
+
     def _answers(self, specs: Sequence[Spec]) -> Generator[list[Row], None, None]:
         mode = self.mode
         if mode.scheduler is not None:
@@ -81,7 +95,7 @@ class Job:
 
     def record(self) -> dict[str, Any]:
         """Everything as plain data for JSON."""
-        about = {"cases": len(self.specs), "settings": self.settings.record()}
+        about = {"cases": len(self.specs), "settings": self.settings.record(), "taken": self.taken}
         return document(self.rows, self.finished, about)
 
     def _write(self) -> None:

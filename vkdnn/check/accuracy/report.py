@@ -11,7 +11,8 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,10 @@ PERF = ("cold_ms", "hot_ms", "clock")
 COLUMNS = (
     "case",
     "backend",
+    "device",
     "verdict",
     "rule",
+    "factor",
     "result",
     *FIGURES,
     *PERF,
@@ -41,15 +44,24 @@ COLUMNS = (
 class Table:
     """A CSV of rows that is added to as cases end; with ``resume``, to what stands there of the same cases."""
 
-    def __init__(self, path: Path, specs: Sequence[Spec] = (), resume: bool = False) -> None:
-        """Raises ArgumentError for a file to resume that is none of these tables."""
+    def __init__(
+        self, path: Path, specs: Sequence[Spec] = (), resume: bool = False, place: Callable[[str], str] | None = None
+    ) -> None:
+        """``place`` gives what a backend runs on now; without it rows of any place are taken. Raises ArgumentError for a file to resume that is no table."""
         self.path = path
         self.kept: list[dict[str, str]] = []
+        self.refused = 0
+        """Lines that were not taken: of another case, rule or device, or of a case that did not end."""
         if resume and path.exists():
-            keys = {s.name: s.key for s in specs}
-            rules = {s.name: s.rule for s in specs}
-            found = [r for r in _read(path) if keys.get(r["case"]) == r["key"] and rules[r["case"]] == r["rule"]]
-            self.kept = [r for r in found if r["verdict"] in ("pass", "fail", "skip")]
+            wanted = {s.name: (s.key, s.rule, _number(s.factor)) for s in specs}
+            found = _read(path)
+            places = {b: place(b) for b in dict.fromkeys(r["backend"] for r in found)} if place else {}
+            self.kept = [
+                r for r in found
+                if r["verdict"] in ("pass", "fail", "skip") and places.get(r["backend"], r["device"]) == r["device"]
+                and wanted.get(r["case"]) == (r["key"], r["rule"], r["factor"])
+            ]  # fmt: skip
+            self.refused = len(found) - len(self.kept)
         path.parent.mkdir(parents=True, exist_ok=True)
         with replaced(path) as file:
             file.write(_line(COLUMNS).encode())
@@ -62,8 +74,8 @@ class Table:
         done = {(r["case"], r["backend"]) for r in self.kept}
         missing = [s for s in specs if not all((s.name, b) in done for b in backends)]
         again = {s.name for s in missing}
-        if any(r["case"] in again for r in self.kept):
-            rows = [r for r in self.kept if r["case"] not in again]
+        if any(r["case"] in again and r["backend"] in backends for r in self.kept):
+            rows = [r for r in self.kept if r["case"] not in again or r["backend"] not in backends]
             self.close()
             with replaced(self.path) as file:
                 file.write((_line(COLUMNS) + "".join(_line([r[c] for c in COLUMNS]) for r in rows)).encode())
@@ -119,7 +131,23 @@ def row_of(cells: Mapping[str, str]) -> Row:
     return Row(
         cells["case"], cells["backend"], cells["verdict"], cells["rule"], cells["key"], cells["reason"],
         float(cells["seconds"] or 0), cells["result"], figures, cells["where"], (), cells["image"], perf,
+        cells["device"], float(cells["factor"]),
     )  # fmt: skip
+
+
+def with_elements(rows: Sequence[Row], path: Path) -> list[Row]:
+    """Rows of a table with the failing elements that the JSON document beside it has; unchanged where it has none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))["rows"]
+        known = {
+            (r["case"], r["backend"], r["key"], r["device"]): [
+                {k: v if k == "index" else float(v) for k, v in element.items()} for element in r["elements"]
+            ]
+            for r in found
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return list(rows)
+    return [replace(r, elements=known.get((r.case, r.backend, r.key, r.device), ())) for r in rows]
 
 
 def totals(rows: Iterable[Row]) -> dict[str, int]:

@@ -137,7 +137,7 @@ def _twice_plain(got: Array, golden: Array, plain: Array | None, factor: float) 
     baseline = baseline[np.isfinite(baseline)]
     plain_max, plain_rms = float(baseline.max(initial=0.0)), _rms(baseline)
     largest, mean = floors(got, golden)
-    max_limit, rms_limit = factor * max(plain_max, largest / FACTOR), factor * max(plain_rms, mean / FACTOR)
+    max_limit, rms_limit = max(factor * plain_max, largest), max(factor * plain_rms, mean)
     finite = np.isfinite(error)
     wrong = special | (finite & (error > max_limit))
     figures = _figures(error, golden, special, wrong, plain_max=plain_max, plain_rms=plain_rms)

@@ -69,6 +69,9 @@ class Row:
     elements: Sequence[Mapping[str, Any]] = ()
     image: str = ""
     perf: Mapping[str, Any] = field(default_factory=dict)
+    device: str = ""
+    """What the backend ran on, with its version."""
+    factor: float = 2.0
 
     @property
     def good(self) -> bool:
@@ -84,7 +87,8 @@ def row_from(record: Mapping[str, Any]) -> Row:
 
 def without_results(spec: Spec, settings: Settings, verdict: str, reason: str, seconds: float = 0.0) -> list[Row]:
     """The rows of a case that gave none."""
-    return [Row(spec.name, b, verdict, spec.rule, spec.key, reason, seconds) for b in settings.backends]
+    rows = [Row(spec.name, b, verdict, spec.rule, spec.key, reason, seconds) for b in settings.backends]
+    return [replace(row, factor=spec.factor) for row in rows]
 
 
 @dataclass(frozen=True)
@@ -142,8 +146,9 @@ def _without_twin(spec: Spec, draws: Sequence[Case], inputs: Sequence[list[Array
 def _row(prepared: Prepared, settings: Settings, name: str) -> Row:
     spec, case = prepared.spec, prepared.draws[0]
     begun = time.perf_counter()
-    blank = Row(spec.name, name, "pass", spec.rule, spec.key)
+    blank = Row(spec.name, name, "pass", spec.rule, spec.key, factor=spec.factor)
     try:
+        blank = replace(blank, device=backends.place(name, settings.device))
         perf: Mapping[str, Any] = {}
         if settings.perf and name == "device":  # before anything has compiled its kernels
             from vkdnn.check.accuracy.perf import measured
