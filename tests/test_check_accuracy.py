@@ -1,6 +1,7 @@
 """Accuracy: case files, golden files, backends, planted faults; and every small case on the device."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from vkdnn.check.accuracy.here import run_here
 from vkdnn.check.accuracy.perf import measured
 from vkdnn.check.accuracy.run import Settings, run_case
 from vkdnn.check.library import OPERATORS
+from vkdnn.check.operator import Input, Operator
 from vkdnn.errors import ArgumentError
 
 REFERENCE = Settings(("reference",))
@@ -154,6 +156,28 @@ def test_the_case_file_of_the_documentation(tmp_path):
     assert "mine/NORMS.softmax.first" in names and not any("l2_norm" in n for n in names)
     assert all(f"`{name}`" in page for name in sets())
     assert all(f"`{field}`" in page for field in DEFAULTS)
+
+
+def test_an_operator_as_the_documentation_writes_it(tmp_path, monkeypatch):
+    page = (Path(__file__).parent.parent / "docs" / "accuracy.md").read_text()
+    (tmp_path / "ops.py").write_text(page.split("```python\n")[1].split("```")[0])
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "ops", raising=False)
+    specs = load([write(tmp_path, page.split("```toml\n")[2].split("```")[0])])
+    assert [s.fields.get("sharpness") for s in specs] == [1.0, 4.0]
+    assert [row.verdict for rows in run_here(specs, REFERENCE) for row in rows] == ["pass", "pass"]
+
+
+def test_wrong_operators_are_said_where_they_are_made():
+    good = Input("x", "rows")
+    for make, said in (
+        (lambda: Input("x", ("rows", "columns")), r"Input x: dims: got \('rows', 'columns'\), expected text"),
+        (lambda: Input("x", "rows", "norml"), "Input x: kind: got 'norml', expected a function or one of normal"),
+        (lambda: Operator("mine", "own", good, vk.exp), "Operator mine: inputs: .* expected a tuple of Inputs"),
+        (lambda: Operator("mine", "own", (good,), vk.exp), "Operator mine: fields: rows has no value there"),
+    ):
+        with pytest.raises(ArgumentError, match=said):
+            make()
 
 
 # ---- golden files

@@ -101,6 +101,16 @@ class Input:
     kind: str | Fill = "normal"
     gradient: bool = True
 
+    def __post_init__(self) -> None:
+        for name, value, example in (("name", self.name, '"x"'), ("dims", self.dims, '"rows columns"')):
+            if not isinstance(value, str):
+                raise ArgumentError(f"Input {self.name}: {name}: got {short(value)}, expected text such as {example}")
+        if not callable(self.kind) and self.kind not in (*FLOATS, *OTHERS):
+            known = ", ".join((*FLOATS, *OTHERS))
+            raise ArgumentError(
+                f"Input {self.name}: kind: got {short(self.kind)}, expected a function or one of {known}"
+            )
+
     @property
     def is_float(self) -> bool:
         return isinstance(self.kind, str) and self.kind in FLOATS
@@ -133,6 +143,17 @@ class Operator:
     halves: bool = True  # whether float16 and bfloat16 are taken
     takes: tuple[str, ...] = ()
     forms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.inputs, tuple) or not all(isinstance(i, Input) for i in self.inputs):
+            raise ArgumentError(
+                f"Operator {self.name}: inputs: got {short(self.inputs)}, expected a tuple of Inputs, "
+                'such as (Input("x", "rows columns"),)'
+            )
+        if missing := [size for size in self.sizes if size not in self.fields]:
+            raise ArgumentError(
+                f"Operator {self.name}: fields: {missing[0]} has no value there, expected a default size"
+            )
 
     @property
     def sizes(self) -> tuple[str, ...]:

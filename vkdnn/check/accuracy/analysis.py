@@ -220,6 +220,8 @@ def heatmap(path: Path, wrong: Array, error: Array, title: str, names: Sequence[
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel(names[-1])
         axes.set_ylabel(names[-2] if len(names) > 1 else "")
+        if wrong.ndim == 1:  # one row: it has no index
+            axes.set_yticks([])
     figure.suptitle(title, fontsize="medium")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=100)

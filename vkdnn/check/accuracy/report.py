@@ -47,7 +47,10 @@ class Table:
     def __init__(
         self, path: Path, specs: Sequence[Spec] = (), resume: bool = False, place: Callable[[str], str] | None = None
     ) -> None:
-        """``place`` gives what a backend runs on now; without it rows of any place are taken. Raises ArgumentError for a file to resume that is no table."""
+        """``place`` gives what a backend runs on now; without it rows of any place are taken.
+
+        Raises ArgumentError for a file to resume that is none of these tables.
+        """
         self.path = path
         self.kept: list[dict[str, str]] = []
         self.refused = 0

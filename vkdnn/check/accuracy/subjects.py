@@ -54,8 +54,8 @@ def is_float(array: Any) -> bool:
 
 
 def leaf_names(results: Any) -> list[str]:
-    """Names of the results: paths in their tree, ``result`` for one alone."""
-    return [path or "result" for path in tree.paths(results)]
+    """Names of the results: paths in their tree, ``result`` for one alone, ``result 0`` and so on for several."""
+    return [f"result {path}" if path[:1].isdigit() else path or "result" for path in tree.paths(results)]
 
 
 def forward(case: Case, arrays: list[Any]) -> tuple[list[str], list[Any]]:
