@@ -249,6 +249,24 @@ def test_files_that_cannot_be_used(tmp_path):
 # ---- the command
 
 
+def test_the_table_says_device_unit_bound_and_verdict(monkeypatch):
+    monkeypatch.setattr("vkdnn.cli.sweep._SILENCE", 0.0)
+    result = run("exp", "silu_slope", "abs", "--stride", FEW, "--jobs", 0, "--device", "cpu")
+    first, exp, slope, exact, last = result.stdout.splitlines()
+    assert first == f"{vk.device('cpu').name}, every {FEW:,}th float32"
+    assert re.search(r"16,384 inputs +0 differing +error 0\.\d+ ULP, bound \d.*, at [-0]", exp), exp
+    assert "ULP (below 1 of 1), at" in slope and "error 0.0000 ULP, bound 0" in exact
+    assert last == "3 functions: every bit the reference's, every error within its bound"
+    assert re.search(r"exp: \d+ of \d+ pieces", result.stderr), "no bar where there is no terminal"
+
+
+def test_no_input_is_counted_twice():
+    inputs = Inputs.of("exp", 4099)
+    assert sum(map(inputs.counted, range(inputs.count))) == 1_047_809 == len(range(0, 2**32, 4099))
+    (found,) = Sweep(["pow"], None, pairs=1500, jobs=0).run()
+    assert (found.inputs, found.of, found.complete) == (1500, 1500, True)
+
+
 def test_no_time_at_all_is_said(tmp_path):
     result = run("exp", "--time", 0, "--stride", FEW, "--out", tmp_path / "out.json")
     assert result.exit_code == 0 and "not complete: exp" in result.stdout
@@ -260,6 +278,7 @@ def test_bad_arguments():
     for arguments, message in (
         (["expo"], "function: no 'expo' to sweep, expected one of neg, abs"),
         ([], "function: none is named"),
+        (["pow", "atan2", "--stride", 9], "--stride: pow has two arguments, whose inputs are drawn; --pairs says"),
         (["exp", "--stride", 2**21], "stride: got 2097152, expected 1 to 1048576"),
     ):
         result = run(*arguments)

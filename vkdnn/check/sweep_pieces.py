@@ -63,8 +63,12 @@ class Inputs:
 
     @property
     def count(self) -> int:
-        """Pieces; the last goes on from the start again."""
+        """Pieces; the last goes on with others, which are compared and not counted."""
         return -(-self.total // self.length)
+
+    def counted(self, piece: int) -> int:
+        """How many inputs of a piece are of the sweep."""
+        return min(self.length, self.total - piece * self.length)
 
     def order(self) -> list[int]:
         """Pieces so that the first few already reach every exponent."""

@@ -17,7 +17,17 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from vkdnn.check.sweep import PAIRS, UNARY, Figures, Sweep, device_name
 from vkdnn.check.sweep_pieces import Inputs, refer
-from vkdnn.cli.console import INTERRUPTED, CountColumn, DeviceOption, JsonOption, find_device, output, print_json
+from vkdnn.check.sweep_truth import ULP
+from vkdnn.cli.console import (
+    INTERRUPTED,
+    CountColumn,
+    DeviceOption,
+    JsonOption,
+    counted,
+    find_device,
+    output,
+    print_json,
+)
 from vkdnn.errors import ArgumentError
 from vkdnn.shader.store import replaced
 
@@ -35,6 +45,7 @@ EXAMPLES = """\
   vkdnn sweep --all --against reference.sweep          any device against it, which computes nothing again"""
 
 _MEASURED = 1 << 18  # inputs
+_SILENCE = 10.0  # seconds after which something is said where there is no bar
 
 
 def sweep(
@@ -43,7 +54,10 @@ def sweep(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every function of one argument, and pow, atan2, ...")] = False,
     stride: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Every N-th of the 2^32 bit patterns; odd is best.")
+        int,
+        typer.Option(
+            min=1, metavar="N", help="Of functions of one argument, every N-th of the 2^32 bit patterns; odd is best."
+        ),
     ] = 1,
     pairs: Annotated[int, typer.Option(min=1, metavar="N", help="Pairs for functions of two arguments.")] = 10**8,
     device: DeviceOption = None,
@@ -77,6 +91,8 @@ def sweep(
         raise ArgumentError("function: none is named; name some, such as exp, or take --all")
     if record is not None and (state is not None or against is not None):
         raise typer.BadParameter("is a state of its own; leave out --state and --against", param_hint="--record")
+    if stride > 1 and all(name in PAIRS for name in names):
+        raise ArgumentError(f"--stride: {names[0]} has two arguments, whose inputs are drawn; --pairs says how many")
     if measure:
         _measure(names, stride, pairs, jobs, console)
         return
@@ -86,7 +102,13 @@ def sweep(
     with Progress(*columns, console=bars_console, transient=True, disable=not bars_console.is_terminal) as bars:
         tasks: dict[str, Any] = {}
 
+        said = time.monotonic()
+
         def heard(name: str, done: int, total: int) -> None:
+            nonlocal said
+            if not bars_console.is_terminal and time.monotonic() - said > _SILENCE:
+                said = time.monotonic()
+                bars_console.print(f"{name}: {done:,} of {total:,} pieces", highlight=False)
             if name not in tasks:
                 tasks[name] = bars.add_task(name, total=total)
             for other, task in tasks.items():
@@ -101,7 +123,7 @@ def sweep(
         except KeyboardInterrupt:
             interrupted = True
     found = work.figures()
-    _report(found, console)
+    _report(found, None if chosen is None else device_name(chosen), stride, console)
     whole = {
         "device": None if chosen is None else chosen.name,
         "driver": None if chosen is None else device_name(chosen),
@@ -123,14 +145,32 @@ def sweep(
         raise typer.Exit(1)
 
 
-def _report(found: list[Figures], console: Console) -> None:
+def _report(found: list[Figures], device: str | None, stride: int, console: Console) -> None:
+    which = f", every {stride:,}th float32" if stride > 1 else ""
+    console.print(f"{'the reference alone' if device is None else device}{which}", markup=False, style="dim")
     for f in found:
         reached = f"{f.inputs:,} inputs" if f.complete else f"{f.inputs:,} of {f.of:,} inputs"
         differing = "" if f.differing is None else f"{f.differing:,} differing"
-        error = "" if f.error is None else f"error {f.error:.4f}" + (f" at {', '.join(f.at)}" if f.at else "")
-        trouble = f"  first: {', '.join(f.first)}" if f.differing else "" if f.ok else f"  above {f.bound}"
-        line = f"{f.function:<16}{reached:>21} {differing:>16}  {error}{trouble}"
+        line = f"{f.function:<16}{reached:>21} {differing:>16}  {_error(f)}"
         console.print(line.rstrip(), style="" if f.ok else "red", markup=False)
+    bad = [f.function for f in found if not f.ok]
+    bits = (
+        "every error within its bound" if device is None else "every bit the reference's, every error within its bound"
+    )
+    verdict = f"failed: {', '.join(bad)}" if bad else f"{counted(len(found), 'function')}: {bits}"
+    if all(f.complete for f in found) or bad:
+        console.print(verdict, markup=False, style="bold red" if bad else "bold")
+
+
+def _error(f: Figures) -> str:
+    """The largest error with unit, bound and place; the first result that differs."""
+    if f.error is None:
+        return ""
+    unit = "ULP" if f.unit == ULP else "ULP (below 1 of 1)"
+    bound = "" if f.bound is None else f", bound {f.bound:g}" if f.ok or f.differing else f", above {f.bound:g}"
+    at = f", at {', '.join(f.at)}" if f.at else ""
+    trouble = f"; first: {', '.join(f.first)}" if f.differing else ""
+    return f"error {f.error:.4f} {unit}{bound}{at}{trouble}"
 
 
 def _measure(names: list[str], stride: int, pairs: int, jobs: int | None, console: Console) -> None:
