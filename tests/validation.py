@@ -180,7 +180,7 @@ def record_named(self, launches, plan, uploads, downloads):
     if downloads:
         sequence.record(kp.OpTensorSyncLocal(self._tensors(downloads)))
     sequence.record(kp.OpTensorSyncLocal([self._ticket]))
-    return sequence
+    return sequence, list(plan)
 
 
 class Staged:

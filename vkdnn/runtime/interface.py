@@ -76,7 +76,7 @@ class Recording(Protocol):
 
     @property
     def plan(self) -> Sequence[bool]:
-        """Of each launch, whether a barrier comes right before it."""
+        """Of each launch, whether a barrier was recorded right before it."""
         ...
 
     def stage(self, buffer: Buffer, words: Words, offset: int = 0) -> None:

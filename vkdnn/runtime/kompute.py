@@ -73,15 +73,15 @@ class KomputeRecording:
         self._device = device
         self._uploads = {device.own(buffer, "uploads", host=True).serial for buffer in uploads}
         self._downloads = {device.own(buffer, "downloads", host=True).serial for buffer in downloads}
-        self.plan = plan = plan_barriers(launches)
-        self.barriers = sum(plan)
+        plan = plan_barriers(launches)
         # Everything recorded is kept alive by this object: Kompute itself holds only the tensors.
         self._buffers = [*uploads, *downloads, *(buffer for launch in launches for buffer in launch.buffers)]
         self._fetched = False
         with device.lock:
-            # Between these two of the sequence's timestamps lie the launches, transfers aside.
-            self._span = (bool(uploads), bool(uploads) + len(launches) + self.barriers) if device.timed else None
-            self._sequence = device.record_sequence(launches, plan, uploads, downloads)
+            self._sequence, self.plan = device.record_sequence(launches, plan, uploads, downloads)
+        self.barriers = sum(self.plan)
+        # Between these two of the sequence's timestamps lie the launches, transfers aside.
+        self._span = (bool(uploads), bool(uploads) + len(launches) + self.barriers) if device.timed else None
 
     def stage(self, buffer: Buffer, words: Words, offset: int = 0) -> None:
         """Copies `words` (uint32, 1-D) into the staging memory of an upload buffer, from word `offset` on.
@@ -273,24 +273,28 @@ class KomputeDevice:
         plan: Sequence[bool],
         uploads: Sequence[Buffer],
         downloads: Sequence[Buffer],
-    ) -> Any:
-        kp = self._kp
+    ) -> tuple[Any, list[bool]]:
+        """The sequence and, of each launch, whether a barrier was recorded before it: what checks look at."""
+        kp, recorded = self._kp, []
         stamps = len(launches) + sum(plan) + 4  # at the beginning and after each command
         sequence = self._manager.sequence(0, stamps) if self.timed else self._manager.sequence()
         if uploads:
             sequence.record(kp.OpTensorSyncDevice(self._tensors(uploads)))
         for launch, barrier in zip(launches, plan, strict=True):
+            ordered = False
             if barrier:
                 # A dispatch waits for transfers only; this transfer waits for the dispatches before it. Its
                 # memory barrier names the fence alone, since Kompute has none for storage buffers: the
                 # execution order is strict, and drivers flush whole caches, never single buffers.
                 sequence.record(kp.OpTensorSyncLocal([self._fence]))
+                ordered = True
+            recorded.append(ordered)
             push = np.array(launch.push, np.uint32)
             sequence.record(kp.OpAlgoDispatch(self._algorithm(launch), push))
         if downloads:
             sequence.record(kp.OpTensorSyncLocal(self._tensors(downloads)))
         sequence.record(kp.OpTensorSyncLocal([self._ticket]))
-        return sequence
+        return sequence, recorded
 
     def note_release(self, serial: int, size: int, remote: bool) -> None:
         self._released.append((serial, size, remote))
