@@ -91,7 +91,8 @@ def test_no_loader(quick, monkeypatch):
     monkeypatch.setitem(sys.modules, "vulkan", None)
     found = doctor.examine()
     assert "loader: no Vulkan loader" in problems(found) and "libvulkan1" in problems(found)
-    assert "devices: no Vulkan loader" in problems(found)
+    assert [f.topic for f in found.of("failure")] == ["loader"], "one cause, one failure"
+    assert "devices: none was looked at: mend what the part about loader says" in problems(found, "note")
     monkeypatch.setenv("VKDNN_DEVICE", "cpu")
     found = doctor.examine()
     assert found.healthy and "no Vulkan loader" in problems(found, "warning")
@@ -104,10 +105,18 @@ def test_no_driver(monkeypatch):
     )  # fmt: skip
     assert done.returncode == 1 and "Traceback" not in done.stderr
     failed = [f for f in json.loads(done.stdout)["findings"] if f["state"] == "failure"]
-    assert [f["topic"] for f in failed] == ["drivers", "drivers", "devices"]
-    assert "cannot be read (No such file or directory)" in failed[0]["text"]
-    assert failed[0]["remedy"] == "correct or unset VK_DRIVER_FILES, which names it"
-    assert "mesa-vulkan-drivers" in failed[1]["remedy"] and "VKDNN_DEVICE=cpu" in failed[1]["remedy"]
+    (one,) = failed
+    assert one["topic"] == "drivers" and "cannot be read (No such file or directory)" in one["text"]
+    assert one["remedy"] == "correct or unset VK_DRIVER_FILES, which names it"
+
+
+def test_drivers_of_a_distribution_that_offer_nothing(monkeypatch):
+    monkeypatch.setattr(drivers, "manifests", lambda: ([Path("/a.json")], "the standard folders"))
+    monkeypatch.setattr(drivers, "look_at", lambda paths: [drivers.Driver("/a.json", trouble="is no JSON")])
+    first, second = doctor._drivers("failure")
+    assert first.state == "warning" and "install its package again" in first.remedy
+    assert second.state == "failure" and "mesa-vulkan-drivers" in second.remedy
+    assert "VKDNN_DEVICE=cpu" in second.remedy
 
 
 def test_no_manifest_at_all(monkeypatch, tmp_path):
@@ -171,15 +180,20 @@ def test_a_driver_that_crashes_or_hangs_takes_nobody_along(monkeypatch):
 
 def test_no_kp(quick, monkeypatch):
     monkeypatch.setitem(sys.modules, "kp", None)
-    found = problems(doctor.examine())
-    assert "kompute: Kompute is missing" in found and "tools/setup" in found
-    assert "device 0: its arithmetic could not be tested" in found
+    report = doctor.examine()
+    assert "kompute: Kompute is missing" in problems(report) and "tools/setup" in problems(report)
+    assert len(report.of("failure")) == 1
+    assert "device 0: its arithmetic was not tested: mend what the part about kompute says" in problems(report, "note")
 
 
 def test_no_compiler(quick, monkeypatch):
     monkeypatch.setenv("VKDNN_GLSLANG", "/nowhere/glslangValidator")
-    found = problems(doctor.examine())
-    assert "compiler: VKDNN_GLSLANG is '/nowhere/glslangValidator'" in found and "glslang-tools" in found
+    (failed,) = doctor.examine().of("failure")
+    assert failed.text == "VKDNN_GLSLANG is '/nowhere/glslangValidator', expected an executable file"
+    assert (
+        failed.remedy.startswith("correct or unset VKDNN_GLSLANG; without it, install") and failed.topic == "compiler"
+    )
+    assert "glslang-tools" in failed.remedy
     monkeypatch.setenv("VKDNN_AOT_ONLY", "1")
     assert [f.state for f in doctor._compiler("failure")] == ["warning"]
 
@@ -204,6 +218,34 @@ def test_a_store_that_cannot_be_used(monkeypatch, tmp_path):
     monkeypatch.setenv("VKDNN_CACHE_DISABLE", "1")
     assert [f.state for f in doctor._store()] == ["note"]
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]  # nothing was left
+
+
+@pytest.mark.parametrize(("place", "state"), [("file", "failure"), ("file/below", "warning"), ("/proc/no", "warning")])
+def test_a_bad_store_is_one_problem_and_all_else_is_looked_at(quick, monkeypatch, tmp_path, recwarn, place, state):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("VKDNN_CACHE_DIR", str(tmp_path / place))
+    report = doctor.examine()
+    (found,) = (*report.of("failure"), *report.of("warning"))
+    assert (found.topic, found.state) == ("store", state)
+    assert found.remedy == "set VKDNN_CACHE_DIR to a folder that can be written, or VKDNN_CACHE_DISABLE=1"
+    assert not [w for w in recwarn if w.category is RuntimeWarning] and "VKDNN_CACHE_DISABLE" not in os.environ
+    assert any("every bit is the reference's" in f.text for f in report.of("ok"))
+
+
+def test_a_bad_variable_is_one_problem_and_said_once(quick, monkeypatch):
+    monkeypatch.setenv("VKDNN_STRATEGIES", "bogus")
+    monkeypatch.setenv("VKDNN_CACHE_MAX_BYTES", "much")
+    result = run()
+    assert result.exit_code == 1 and "not healthy: 2 failures, 0 warnings" in result.stdout
+    assert result.stdout.count("VKDNN_STRATEGIES has 'bogus'") == 1
+    assert "variables: remedy: correct VKDNN_STRATEGIES or unset it" in result.stdout
+    assert "kept in all of " in result.stdout and os.environ["VKDNN_STRATEGIES"] == "bogus"
+
+
+@pytest.mark.parametrize("arguments", [("--quick",), ("--sweep", "x"), ("--device", "0")])
+def test_options_of_evidence_alone_are_refused(arguments):
+    result = run(*arguments)
+    assert result.exit_code == 1 and f"{arguments[0]}: is for --evidence" in result.stderr
 
 
 def test_a_full_disk(monkeypatch, tmp_path):

@@ -98,8 +98,11 @@ def limit_lines(info: DeviceInfo) -> dict[str, str]:
     }
 
 
-def device_findings(info: DeviceInfo, bad: State = "failure") -> Iterator[Finding]:
-    """All about one device. Its problems have the state ``bad``: on a device that nobody chose they are warnings."""
+def device_findings(info: DeviceInfo, bad: State = "failure", cause: str = "") -> Iterator[Finding]:
+    """All about one device. Its problems have the state ``bad``: on a device that nobody chose they are warnings.
+
+    ``cause`` is what has failed already and every test needs, if something has.
+    """
     topic, limits = f"device {info.index}", info.limits
     text = f"{info.name} ({info.kind}), driver {info.driver} {info.driver_version}, Vulkan {info.api_version}"
     yield Finding(topic, "ok", text, details=asdict(info))
@@ -110,11 +113,12 @@ def device_findings(info: DeviceInfo, bad: State = "failure") -> Iterator[Findin
                       f"{LEAST_INVOCATIONS} and {LEAST_SHARED}", OTHER_DEVICE)  # fmt: skip
     try:
         numerics = numerics_of(info)
-    except CompileError as error:
-        yield Finding(topic, bad, f"its arithmetic could not be tested: {error}", "mend the compiler first")
-        return
     except VkdnnError as error:
-        yield Finding(topic, bad, f"its arithmetic could not be tested: {error}", OTHER_DEVICE)
+        if cause:
+            yield Finding(topic, "note", f"its arithmetic was not tested: mend what the part about {cause} says first")
+            return
+        remedy = "mend the compiler first" if isinstance(error, CompileError) else OTHER_DEVICE
+        yield Finding(topic, bad, f"its arithmetic could not be tested: {error}", remedy)
         return
     for rule in numerics.rules:
         state: State = "ok" if numerics.way(rule) != "not at all" else bad

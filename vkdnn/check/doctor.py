@@ -5,6 +5,8 @@ It must never raise, whatever is broken, and change nothing: only its kernels ma
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib.metadata
 import os
 import platform
@@ -12,7 +14,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -55,27 +57,57 @@ def examine(progress: Progress | None = None) -> Report:
     cpu = os.environ.get("VKDNN_DEVICE", "").lower() in ("cpu", "reference")
     bad: State = "warning" if cpu else "failure"
     findings: list[Finding] = []
+
+    def cause(*topics: str) -> str:
+        """The first of these topics that has failed: what comes of it is no failure of its own."""
+        return next((f.topic for f in findings if f.topic in topics and f.state == bad), "")
+
     parts: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
         ("python", _python),
         ("variables", variable_findings),
         ("loader", lambda: _loader(bad)),
-        ("drivers", lambda: _drivers(bad)),
+        ("drivers", lambda: _drivers(bad, cause("loader"))),
         ("kompute", lambda: _kompute(bad)),
         ("compiler", lambda: _compiler(bad)),
         ("tools", _tools),
         ("store", _store),
         ("disk", _disk),
-        ("devices", lambda: _devices(bad)),
+        ("devices", lambda: _devices(bad, cause("loader", "drivers"), cause("kompute", "compiler"))),
     ]
+    # What is wrong with the environment is said once; all else is examined without it.
+    aside: dict[str, str | None] = {}
+    closed: dict[str, str | None] = {"VKDNN_CACHE_DISABLE": "1"} if _store_trouble() else {}
     for topic, look in parts:
         if progress is not None:
             progress(topic)
         try:
-            findings.extend(look())
+            with _environment(aside if topic in ("variables", "store", "disk") else aside | closed):
+                findings.extend(look())
+            if topic == "variables":
+                aside = {f.details["name"]: None for f in findings if f.topic == topic and f.state == "failure"}
         except Exception as error:  # a doctor that falls ill helps nobody
             text = f"unexpected {type(error).__name__}: {error}"
             findings.append(Finding(topic, "failure", text, "please report it with the output of `vkdnn doctor`"))
     return Report(tuple(findings))
+
+
+@contextlib.contextmanager
+def _environment(changes: Mapping[str, str | None]) -> Iterator[None]:
+    """Variables changed, or with None unset, and put back."""
+    before = {name: os.environ.get(name) for name in changes}
+
+    def put(values: Mapping[str, str | None]) -> None:
+        for name, value in values.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+    put(changes)
+    try:
+        yield
+    finally:
+        put(before)
 
 
 def _version(package: str) -> str | None:
@@ -110,14 +142,17 @@ def _loader(bad: State) -> Iterator[Finding]:
         yield Finding("loader", bad, "the PyPI package vulkan, which asks the loader, is missing", "pip install vulkan")
 
 
-def _drivers(bad: State) -> Iterator[Finding]:
+def _drivers(bad: State, cause: str = "") -> Iterator[Finding]:
+    if cause:
+        yield Finding("drivers", "note", f"not looked at: mend what the part about {cause} says first")
+        return
     paths, source = drivers.manifests()
     if not paths:
         where = ", ".join(map(str, drivers.folders())) if source == "the standard folders" else "what it names"
         yield Finding("drivers", bad, f"no manifest of a driver in {source} ({where})", ANY_DRIVER)
         return
     found = drivers.look_at(paths)
-    offered = any(driver.devices for driver in found)
+    offered, standard = any(driver.devices for driver in found), source == "the standard folders"
     for driver in found:
         details = asdict(driver)
         if driver.trouble is None:
@@ -126,11 +161,11 @@ def _drivers(bad: State) -> Iterator[Finding]:
             yield Finding("drivers", "ok" if driver.devices else "note", text, details=details)
             continue
         remedy = "install its package again, or remove the manifest"
-        if source != "the standard folders":
+        if not standard:
             remedy = f"correct or unset {source.split()[0]}, which names it"
         text = f"{driver.manifest}: {driver.trouble}"
-        yield Finding("drivers", "warning" if offered else bad, text, remedy, details)
-    if not offered:
+        yield Finding("drivers", "warning" if offered or standard else bad, text, remedy, details)
+    if not offered and (standard or all(driver.trouble is None for driver in found)):
         yield Finding("drivers", bad, f"none of the drivers in {source} offers a device", ANY_DRIVER)
 
 
@@ -149,16 +184,19 @@ def _kompute(bad: State) -> Iterator[Finding]:
 def _compiler(bad: State) -> Iterator[Finding]:
     if os.environ.get("VKDNN_AOT_ONLY") == "1":
         bad = "warning"
+    remedy = compilers.REMEDY
+    if os.environ.get("VKDNN_GLSLANG"):
+        remedy = f"correct or unset VKDNN_GLSLANG; without it, {remedy.split(', or set VKDNN_GLSLANG')[0]}"
     try:
         compiler = compilers.Compiler.find()
         yield Finding("compiler", "ok", f"{compiler.path}, {compiler.version}", details=asdict(compiler))
         begun = time.perf_counter()
         trouble = spirv_trouble(compiler.compile_glsl(TINY, "doctor's shader"))
     except CompileError as error:
-        yield Finding("compiler", bad, str(error), compilers.REMEDY)
+        yield Finding("compiler", bad, str(error).removesuffix(f"; {compilers.REMEDY}"), remedy)
         return
     if trouble is not None:
-        yield Finding("compiler", bad, f"what it compiles is wrong: {trouble}", compilers.REMEDY)
+        yield Finding("compiler", bad, f"what it compiles is wrong: {trouble}", remedy)
     else:
         milliseconds = 1e3 * (time.perf_counter() - begun)
         yield Finding("compiler", "ok", f"a shader compiled in {milliseconds:.0f} ms, NoContraction on its operations")
@@ -207,6 +245,15 @@ def _store() -> Iterator[Finding]:
         yield Finding("store", "ok", f"{looked:,} entries looked at, none damaged")
 
 
+def _store_trouble() -> bool:
+    """Whether the store cannot be used: the part about it says why."""
+    try:
+        folder = stores.cache_folder()
+    except VkdnnError:
+        return True
+    return folder is not None and _write_trouble(folder) is not None
+
+
 def _write_trouble(folder: Path) -> str | None:
     """Why a file of a kernel's size cannot be written there; None if it can. Makes no folder that is not there."""
     while not folder.exists() and folder != folder.parent:
@@ -244,9 +291,11 @@ def _disk() -> Iterator[Finding]:
     except VkdnnError:
         folder = None  # said already
     if folder is not None:
+        trouble = _write_trouble(folder)
         while not folder.exists() and folder != folder.parent:
             folder = folder.parent
-        places["the store"] = str(folder)
+        if trouble is None or os.strerror(errno.ENOSPC) in trouble:  # of any other, room is not the cause
+            places["the store"] = str(folder)
     for purpose, place in places.items():
         try:
             free = shutil.disk_usage(place).free
@@ -259,7 +308,8 @@ def _disk() -> Iterator[Finding]:
                       "" if state == "ok" else f"make room, or set {name} to another folder")  # fmt: skip
 
 
-def _devices(bad: State) -> Iterator[Finding]:
+def _devices(bad: State, cause: str = "", untested: str = "") -> Iterator[Finding]:
+    """``cause`` is the topic that explains why there is no device, ``untested`` why none can be tested."""
     yield Finding("devices", "ok", "cpu: the NumPy reference, which is always there")
     trouble = drivers.opening_trouble()
     if trouble is not None:
@@ -269,7 +319,13 @@ def _devices(bad: State) -> Iterator[Finding]:
     try:
         found = infos.list_devices()
     except VkdnnError as error:
-        yield Finding("devices", bad, str(error), ANY_DRIVER)
+        if cause:
+            yield Finding("devices", "note", f"none was looked at: mend what the part about {cause} says first")
+        else:
+            yield Finding("devices", bad, str(error), ANY_DRIVER)
+        return
+    if not found and cause:
+        yield Finding("devices", "note", f"no Vulkan device, as the part about {cause} says")
         return
     default: int | None = None
     if bad == "failure":
@@ -280,4 +336,4 @@ def _devices(bad: State) -> Iterator[Finding]:
             remedy = "set VKDNN_DEVICE to one of those, or unset it" if found else ANY_DRIVER
             yield Finding("devices", bad, str(error), remedy)
     for info in found:
-        yield from device_findings(info, bad if info.index == default else "warning")
+        yield from device_findings(info, bad if info.index == default else "warning", untested)

@@ -59,4 +59,5 @@ def variable_findings(environment: Mapping[str, str] = os.environ) -> Iterator[F
         try:
             examine()
         except (VkdnnError, OSError, ValueError) as error:
-            yield Finding("variables", "failure", str(error), f"correct {name} or unset it")
+            text = str(error).removesuffix("; correct it or unset it")
+            yield Finding("variables", "failure", text, f"correct {name} or unset it", {"name": name})

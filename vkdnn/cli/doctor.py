@@ -17,7 +17,7 @@ from rich.markup import escape
 from vkdnn.check.doctor import examine
 from vkdnn.check.evidence import PAGE, gather, holds, load_sweep, markdown
 from vkdnn.check.evidence import page as make_page
-from vkdnn.check.finding import Finding, Report
+from vkdnn.check.finding import Finding, Report, State
 from vkdnn.cli.console import DeviceOption, JsonOption, counted, find_device, output, print_json
 from vkdnn.device import VulkanDevice
 from vkdnn.errors import ArgumentError
@@ -68,6 +68,10 @@ def doctor(
 
     JSON: healthy, counts {failure, warning, note, ok}, findings [{topic, state, text, remedy, details}].
     """
+    for name, given in (("--quick", quick), ("--sweep", sweep), ("--device", device)):
+        if given and evidence is None:
+            hint = "; VKDNN_DEVICE chooses the default device" if name == "--device" else ""
+            raise ArgumentError(f"{name}: is for --evidence, which is missing{hint}")
     console = output(as_json)
     if page is not None:
         with replaced(page / PAGE) as file:
@@ -118,21 +122,26 @@ def _keep(found: dict[str, Any], path: Path, console: Console, as_json: bool) ->
 
 
 def print_report(report: Report, console: Console) -> None:
-    """All findings by topic, then the problems again with their remedies."""
+    """All findings by topic, then what to do."""
     for topic, group in groupby(report.findings, key=lambda f: f.topic):
         console.print(f"[bold]{escape(topic)}[/]")
-        for finding in group:
-            console.print(f"  {_MARKS[finding.state]} {escape(' '.join(finding.text.split()))}")
+        for kept, some in groupby(group, key=_is_kept_rule):
+            for state, text in _one_line(list(some)) if kept else [(f.state, f.text) for f in some]:
+                console.print(f"  {_MARKS[state]} {escape(' '.join(text.split()))}")
     console.print()
     failures, warnings = report.of("failure"), report.of("warning")
-    for finding in (*warnings, *failures):
-        _print_problem(finding, console)
+    for state, topic, remedy in dict.fromkeys((f.state, f.topic, f.remedy) for f in (*warnings, *failures)):
+        console.print(f"{_MARKS[state]} {escape(topic)}: " + (f"remedy: {escape(remedy)}" if remedy else "see above"))
     counts = f"{counted(len(failures), 'failure')}, {counted(len(warnings), 'warning')}"
     verdict = "[green]healthy[/]" if report.healthy else "[bold red]not healthy[/]"
     console.print(f"{verdict}: {counts}")
 
 
-def _print_problem(finding: Finding, console: Console) -> None:
-    console.print(f"{_MARKS[finding.state]} {escape(finding.topic)}: {escape(' '.join(finding.text.split()))}")
-    if finding.remedy:
-        console.print(f"        [bold]remedy:[/] {escape(finding.remedy)}")
+def _is_kept_rule(finding: Finding) -> bool:
+    return finding.state == "ok" and finding.details.get("differing") == 0
+
+
+def _one_line(rules: list[Finding]) -> list[tuple[State, str]]:
+    """Rules of arithmetic that a device keeps in every case."""
+    cases = sum(f.details["cases"] for f in rules)
+    return [("ok", f"kept in all of {cases:,} cases: {', '.join(f.details['name'] for f in rules)}")]
