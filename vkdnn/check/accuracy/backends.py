@@ -14,7 +14,7 @@ import safetensors
 import safetensors.numpy
 
 import vkdnn as vk
-from vkdnn.check.accuracy.cases import Spec
+from vkdnn.check.accuracy.cases import Spec, file_name
 from vkdnn.check.accuracy.golden import Golden
 from vkdnn.check.accuracy.subjects import Array, subject
 from vkdnn.check.operator import Case
@@ -67,7 +67,7 @@ def place(name: str, device: str | None) -> str:
     if kind == "torch":
         import torch
 
-        return f"PyTorch {torch.__version__}, {torch.cuda.get_device_name() if rest.startswith('cuda') else 'cpu'}"
+        return f"PyTorch {torch.__version__}, {torch.cuda.get_device_name(rest) if rest.startswith('cuda') else 'cpu'}"
     from vkdnn.check.sweep import device_name
 
     return device_name(vk.device("cpu" if kind == "reference" else device))
@@ -92,6 +92,11 @@ def on_device(place: vk.Device, spec: Spec, draws: Draws, inputs: Inputs) -> Res
     run = subject(spec.gradient)
     with place:
         found = [run(case, [vk.array(a) for a in arrays])[1] for case, arrays in zip(draws, inputs, strict=True)]
+        for leaves in found:
+            if not leaves or any(np.asarray(leaf).dtype == object for leaf in leaves if not isinstance(leaf, vk.Array)):
+                raise ArgumentError(
+                    f"{spec.operator} gives no arrays; its function has to return one, or a tree of them"
+                )
         vk.realize([leaf for leaves in found for leaf in leaves if isinstance(leaf, vk.Array)])
         return [[np.asarray(leaf) for leaf in leaves] for leaves in found]
 
@@ -128,35 +133,41 @@ def dump(folder: Path, spec: Spec, names: list[str], found: Results) -> Path:
 def read_dump(path: Path, spec: Spec, names: list[str]) -> Results:
     """The results of a case from a folder that dump() filled, or from one .safetensors or .npz file.
 
-    Tensors are named CASE/DRAW/RESULT, such as ``attention/CAUSAL/0/result``. Raises NotHere for a case that the dump
-    does not hold and ArgumentError for a file that is damaged or was made with other fields of the case.
+    Tensors are named CASE/DRAW/RESULT, such as ``attention/CAUSAL/0/result``. Raises ArgumentError for a case that the
+    dump does not hold, and for a file that is damaged or was made with other fields of the case.
     """
     file = _file(path, spec) if path.is_dir() else path
     if not file.is_file():
-        raise NotHere(f"{path} holds no results of {spec.name}")
+        raise ArgumentError(
+            f"dump: {path} holds no results of {spec.name}; record it with --dump, or leave the case out"
+        )
     wanted = [[_tensor(spec, k, name) for name in names] for k in range(spec.seeds)]
     read = _read_npz if file.suffix == ".npz" else _read_safetensors
     try:
         tensors, keys = read(file, [name for row in wanted for name in row])
-    except (safetensors.SafetensorError, OSError, ValueError) as error:
+    except Exception as error:  # zipfile, zlib, numpy and safetensors each have errors of their own
         raise ArgumentError(f"dump: {file} is damaged ({error}); record it again") from None
     if keys.get(spec.name, spec.key) != spec.key:
         raise ArgumentError(f"dump: {file} has {spec.name} with other fields; record it again from the same case file")
     missing = [name for row in wanted for name in row if name not in tensors]
     if missing:
-        raise NotHere(f"{file} has no tensor {missing[0]}")
+        raise ArgumentError(
+            f"dump: {file} has no tensor {missing[0]}; give it one for each draw and result of the case"
+        )
     return [[tensors[name] for name in row] for row in wanted]
 
 
 def _read_safetensors(file: Path, names: Sequence[str]) -> tuple[dict[str, Array], dict[str, str]]:
     with safetensors.safe_open(str(file), framework="numpy") as opened:
         held = set(opened.keys())
-        keys = json.loads((opened.metadata() or {}).get("vkdnn-results", "{}"))
+        keys = dict(json.loads((opened.metadata() or {}).get("vkdnn-results", "{}")))
         return {name: opened.get_tensor(name) for name in names if name in held}, keys
 
 
 def _read_npz(file: Path, names: Sequence[str]) -> tuple[dict[str, Array], dict[str, str]]:
     with np.load(file, allow_pickle=False) as opened:
+        if not isinstance(opened, np.lib.npyio.NpzFile):
+            raise ValueError("one array without a name, expected an archive of several")
         return {name: opened[name] for name in names if name in opened.files}, {}
 
 
@@ -165,4 +176,4 @@ def _tensor(spec: Spec, draw: int, name: str) -> str:
 
 
 def _file(folder: Path, spec: Spec) -> Path:
-    return folder / ("".join(c if c.isalnum() or c in "-_." else "-" for c in spec.name) + ".safetensors")
+    return folder / f"{file_name(spec.name)}.safetensors"
