@@ -48,6 +48,12 @@ COPIES = """SYNC-HAZARD-WRITE-AFTER-WRITE(ERROR / SPEC): msgNum: 1544472022 - Va
 """
 
 
+def test_the_script_says_how_it_is_called():
+    script = TESTS.parent / "tools/test"
+    done = subprocess.run([script, "--help"], capture_output=True, text=True, check=True, timeout=30)
+    assert done.stdout.startswith("usage: tools/test [arguments of pytest]\n       tools/test --validate [arguments")
+
+
 def test_what_is_known_is_no_finding():
     assert len(validation.findings(COPIES + COPIES)) == 2
     assert validation.unknown(validation.findings(COPIES)) == []
