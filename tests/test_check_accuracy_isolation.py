@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from vkdnn.check.accuracy import isolate
 from vkdnn.check.accuracy.cases import load
 from vkdnn.check.accuracy.isolate import run_isolated
 from vkdnn.check.accuracy.job import Job, Mode
@@ -19,7 +20,7 @@ from vkdnn.errors import ArgumentError
 REFERENCE = Settings(("reference",))
 
 MODULE = """
-import ctypes, os, pathlib, time
+import ctypes, os, pathlib, stat, time
 import numpy as np
 import vkdnn as vk
 from vkdnn.check.operator import Input, Operator
@@ -32,6 +33,12 @@ def started(x):
         file.write(f"{os.getpid()}\\n")
     return vk.exp(x)
 
+def pipe(fd):
+    try:
+        return stat.S_ISFIFO(os.fstat(fd).st_mode)
+    except OSError:
+        return False
+
 def hang(x):
     started(x)
     time.sleep(600)
@@ -41,6 +48,9 @@ SLOW = operator("slow", lambda x: (started(x), time.sleep(0.4))[0])
 CRASH = operator("crash", lambda x: ctypes.string_at(0))
 LEAVE = operator("leave", lambda x: os._exit(3))
 HANG = operator("hang", hang)
+CLOSE = operator("close", lambda x: (os.closerange(0, 100), time.sleep(600)))
+CLOSE_SOME = operator("close_some", lambda x: (os.closerange(3, 100), vk.exp(x))[1])
+SCRIBBLE = operator("scribble", lambda x: ([os.write(fd, b"[1]\\n") for fd in range(3, 9) if pipe(fd)], vk.exp(x))[1])
 LOUD = operator("loud", lambda x: (print("noise"), os.system("echo more"), vk.exp(x))[2])
 """
 
@@ -88,6 +98,19 @@ def test_a_case_that_hangs_is_killed_at_its_timeout(cases, tmp_path):
     assert time.monotonic() - begun < 60
     with pytest.raises(ProcessLookupError):
         os.kill(int(processes(tmp_path)[0]), 0)
+
+
+def test_a_case_that_closes_or_overwrites_its_files_is_a_crash(cases, monkeypatch):
+    monkeypatch.setattr(isolate, "END", 0.5)
+    begun = time.monotonic()
+    rows = [
+        row
+        for rows in run_isolated(cases("CLOSE", "GOOD", "CLOSE_SOME", "SCRIBBLE", "GOOD"), REFERENCE)
+        for row in rows
+    ]
+    assert [row.verdict for row in rows] == ["crash", "pass", "crash", "crash", "pass"], [r.reason for r in rows]
+    assert all("closed or overwrote the files by which it answers" in rows[k].reason for k in (0, 2, 3))
+    assert time.monotonic() - begun < 60
 
 
 def test_a_fresh_process_for_each_case_and_several_at_once(cases, tmp_path):

@@ -20,8 +20,10 @@ from typing import Any
 
 from vkdnn.check.accuracy.cases import Spec
 from vkdnn.check.accuracy.run import Row, Settings, row_from, without_results
+from vkdnn.check.accuracy.worker import LOST
 
 START = 120.0  # seconds a process may take until it is ready
+END = 3.0  # seconds it may take to end, once its output is closed or it was killed
 TAIL = 2000  # characters of its last words that are looked at
 
 
@@ -55,18 +57,36 @@ class Worker:
         return self.begun + (self.spec.timeout if self.ready and self.spec is not None else START)
 
     def messages(self) -> tuple[list[dict[str, Any]], bool]:
-        """Messages that have come, and whether the process has closed its output."""
+        """Messages that have come, and whether the process has closed its output, or filled it with something else."""
         try:
             data = os.read(self.stdout.fileno(), 1 << 20)
         except BlockingIOError:
             return [], False
         self.buffer += data
         *lines, self.buffer = self.buffer.split(b"\n")
-        return [json.loads(line) for line in lines], not data
+        found: list[dict[str, Any]] = []
+        for line in lines:
+            try:
+                message = json.loads(line)
+            except (ValueError, RecursionError):
+                message = None
+            if not isinstance(message, dict) or not {"ready", "rows"} & set(message):
+                return found, True
+            found.append(message)
+        return found, not data
 
     def last_words(self) -> str:
-        """How the process ended, and the last line that it wrote of its own accord."""
-        code = self.process.wait()
+        """How the process ended, and the last line that it wrote of its own accord.
+
+        A process that goes on without its output is killed: it cannot answer any more.
+        """
+        lost = "the process closed or overwrote the files by which it answers"
+        try:
+            code = self.process.wait(END)
+        except subprocess.TimeoutExpired:
+            return f"{lost}, and was killed"
+        if code == LOST:
+            return lost
         self.words.seek(0)
         lines = self.words.read().decode(errors="replace")[-TAIL:].strip().splitlines()
         fatal = [line for line in lines if line.startswith("Fatal Python error")] or lines[-1:]
@@ -79,7 +99,8 @@ class Worker:
     def kill(self) -> None:
         """End the process at once."""
         self.process.kill()
-        self.process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may hold it in the kernel
+            self.process.wait(END)
         for stream in (self.stdin, self.stdout, self.words):
             with contextlib.suppress(OSError):
                 stream.close()

@@ -15,6 +15,9 @@ import sys
 import threading
 from typing import IO
 
+LOST = 70
+"""Exit status of a worker that cannot answer any more: its operator has closed its files."""
+
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
@@ -34,14 +37,20 @@ def main() -> None:
 
 
 def _read(lines: queue.Queue[str]) -> None:
-    for line in sys.stdin:
-        lines.put(line)
-    os._exit(0)  # the parent has closed our input, or is gone, even if a case is running
+    try:
+        for line in sys.stdin:
+            lines.put(line)
+    finally:
+        os._exit(0)  # the parent has closed our input, or is gone, even if a case is running
 
 
 def _say(answers: IO[str], record: object) -> None:
-    answers.write(json.dumps(record) + "\n")
-    answers.flush()
+    text = json.dumps(record) + "\n"
+    try:
+        answers.write(text)
+        answers.flush()
+    except OSError:
+        os._exit(LOST)  # an orderly end might wait for threads of the case
 
 
 if __name__ == "__main__":
