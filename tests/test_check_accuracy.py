@@ -11,7 +11,7 @@ import pytest
 import vkdnn as vk
 from vkdnn.check.accuracy import backends, golden
 from vkdnn.check.accuracy.analysis import axis_names
-from vkdnn.check.accuracy.cases import DEFAULTS, Spec, from_record, load, sets
+from vkdnn.check.accuracy.cases import DEFAULTS, Spec, file_name, from_record, load, sets
 from vkdnn.check.accuracy.here import run_here
 from vkdnn.check.accuracy.perf import measured
 from vkdnn.check.accuracy.run import Settings, run_case
@@ -121,6 +121,20 @@ def test_cases_are_chosen_by_prefix(tmp_path):
         ('[A]\noperator = "softmax"\naxis = "last"', "field axis: got 'last', expected int"),
         ('[A]\noperator = "softmax"\nrule = "exact"', "field rule: got 'exact', expected one of twice-plain"),
         ('[A]\noperator = "softmax"\ntimeout = 0', "field timeout: got 0, expected more than 0"),
+        ('[A]\noperator = "softmax"\ntimeout = inf', "field timeout: got inf, expected a finite number"),
+        ('[A]\noperator = "softmax"\ntimeout = 1e10', "field timeout: got 1.*, and at most 1,000,000 seconds"),
+        ('[A]\noperator = "softmax"\nfactor = inf', "field factor: got inf, expected a finite number"),
+        ('[A]\noperator = "softmax"\nfactor = [2.0, nan]', "field factor: got nan, expected a finite number"),
+        ('[A]\noperator = "softmax"\nx_range = [0, 1' + "0" * 400 + "]", "expected two finite numbers"),
+        ("a = " + "[" * 3000 + "]" * 3000, "no TOML .nested too deeply"),
+        (
+            '[A]\noperator = "exp"\nseed = [0, 1]\n[A_0]\noperator = "exp"',
+            r"tables \[A\] and \[A_0\] both give a case cases/A_0; rename one",
+        ),
+        (
+            f'[A]\noperator = "softmax"\nseed = {list(range(1000))}\nrows = {list(range(1000))}',
+            "case A: expands to 1,000,000 cases; at most 100,000",
+        ),
         ('[A]\noperator = "softmax"\nseeds = 1.5', "field seeds: got 1.5, expected int"),
         ('[A]\noperator = "argsort"\ngradient = true', "case A: field gradient: argsort has none"),
         ('[A]\nbase = "B"', "case A: field base: this file has no case 'B'"),
@@ -230,7 +244,9 @@ def test_a_dump_stands_in_for_a_device(tmp_path):
     assert run_case(spec, Settings((f"dump:{file}",)))[0].verdict == "pass"
     assert "other fields" in run_case(replace(spec, fields={"rows": 4}), Settings((f"dump:{folder}",)))[0].reason
     other = small("ALL.exp")
-    assert run_case(other, Settings((f"dump:{folder}",)))[0].verdict == "skip"
+    for dump in (folder, file):
+        (row,) = run_case(other, Settings((f"dump:{dump}",)))
+        assert row.verdict == "error" and "small/ALL.exp" in row.reason
 
 
 def test_a_dump_of_another_program_is_an_npz(tmp_path):
@@ -241,6 +257,32 @@ def test_a_dump_of_another_program_is_an_npz(tmp_path):
     assert run_case(spec, Settings((f"dump:{path}",)))[0].verdict == "pass"
     np.savez(path, **{f"{spec.name}/0/result": np.exp(x) + np.float32(1e-3)})
     assert run_case(spec, Settings((f"dump:{path}",)))[0].verdict == "fail"
+
+
+@pytest.mark.parametrize("name", ["junk.npz", "junk.safetensors"])
+def test_a_dump_of_something_else_is_an_error_in_words(tmp_path, name):
+    path = tmp_path / name
+    for junk in (b"", b"junk", b"PK\3\4" + bytes(40)):
+        path.write_bytes(junk)
+        (row,) = run_case(small("ALL.exp"), Settings((f"dump:{path}",)))
+        assert row.verdict == "error" and row.reason.startswith(f"dump: {path} is damaged ("), row.reason
+    np.save(tmp_path / "one.npy", np.zeros(3))
+    (tmp_path / "one.npy").rename(tmp_path / "one.npz")
+    (row,) = run_case(small("ALL.exp"), Settings((f"dump:{tmp_path / 'one.npz'}",)))
+    assert "one array without a name" in row.reason
+
+
+def test_names_of_any_length_and_characters_have_files_of_their_own(tmp_path):
+    names = ["x/y", "x-y", "x/" + "a" * 300, "x/" + "a" * 301, "x/" + "é" * 300]
+    assert len({file_name(name) for name in names}) == 5
+    for name in names:
+        spec = Spec(name, "exp", {})
+        settings = replace(REFERENCE, dump=str(tmp_path / "d"), save_golden=str(tmp_path / "g"))
+        assert run_case(spec, settings)[0].verdict == "pass"
+        wrong = {"exp": replace(OPERATORS["exp"], function=lambda x: vk.exp(x) + 1)}
+        (row,) = run_case(spec, replace(REFERENCE, images=str(tmp_path / "p")), wrong)
+        assert row.verdict == "fail" and Path(row.image).is_file()
+    assert {len(list((tmp_path / folder).iterdir())) for folder in "dgp"} == {5}
 
 
 def test_backends_that_do_not_exist():
@@ -356,6 +398,17 @@ def test_an_exception_is_the_verdict_of_its_case_alone():
     (row,) = run_case(specs[0], REFERENCE, {"exp": replace(OPERATORS["exp"], golden=broken)})
     assert row.verdict == "error"
     assert [r.verdict for rows in run_here(specs, REFERENCE) for r in rows] == ["pass", "pass"]
+
+
+@pytest.mark.parametrize("nothing", [None, ()])
+def test_functions_that_give_nothing_are_errors(nothing):
+    spec, exp = Spec("a/A", "exp", {}), OPERATORS["exp"]
+    gives = {"function": lambda x: nothing, "golden": lambda x: nothing}
+    for names in (["function"], ["golden"], ["function", "golden"]):
+        for rule in ("twice-plain", "bits"):
+            changed = replace(exp, **{name: gives[name] for name in names})
+            (row,) = run_case(replace(spec, rule=rule), REFERENCE, {"exp": changed})
+            assert row.verdict == "error" and "arrays" in row.reason, (names, rule, row)
 
 
 # ---- the sets that come with vkdnn

@@ -117,6 +117,13 @@ def test_times_say_their_clock():
     assert perf["cold_ms"] > perf["hot_ms"] > 0
 
 
+def test_nothing_compared_is_no_success(wrong):
+    result = run("mine.toml", "-c", "B", "--in-process", "--backend", "plain", "--rule", "element")
+    assert result.exit_code == 1 and "nothing was compared" in result.stdout
+    (wrong / "empty").mkdir()
+    assert run("mine.toml", "-c", "B", "--in-process", "--backend", "dump:empty").exit_code == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -128,6 +135,7 @@ def test_times_say_their_clock():
         (("small", "--rule", "exact"), "got 'exact'"),
         (("small", "--resume"), "needs --out"),
         (("small", "--timeout", "0"), "got 0"),
+        (("small", "--timeout", "inf"), "got inf"),
         (("small", "--save-golden", "a", "--load-golden", "b"), "expected one of them"),
     ],
 )

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from vkdnn.check.accuracy import backends
-from vkdnn.check.accuracy.cases import RULES, Spec, load, sets
+from vkdnn.check.accuracy.cases import RULES, Spec, check_timeout, load, sets
 from vkdnn.check.accuracy.job import IMAGES, TABLE, Job, Mode
 from vkdnn.check.accuracy.report import clean, totals
 from vkdnn.check.accuracy.run import Row, Settings
@@ -119,15 +119,15 @@ def accuracy(
         _print_end(job, console, as_json)
         raise
     _print_end(job, console, as_json)
-    if not all(row.good for row in job.rows):
+    if not all(row.good for row in job.rows) or not any(row.verdict == "pass" for row in job.rows):
         raise typer.Exit(1)
 
 
 def _changed(spec: Spec, rule: str | None, seeds: int | None, timeout: float | None) -> Spec:
     if rule is not None and rule not in RULES:
         raise ArgumentError(f"--rule: got {rule!r}, expected one of {', '.join(RULES)}")
-    if timeout is not None and not timeout > 0:
-        raise ArgumentError(f"--timeout: got {timeout}, expected more than 0")
+    if timeout is not None:
+        check_timeout("--timeout", timeout)
     return replace(spec, rule=rule or spec.rule, seeds=seeds or spec.seeds, timeout=timeout or spec.timeout)
 
 
@@ -220,6 +220,8 @@ def _print_end(job: Job, console: Console, as_json: bool) -> None:
             )
     for device in dict.fromkeys(row.device for row in job.rows if row.device and row.backend == "device"):
         console.print(f"device: {device}", markup=False, style="dim")
+    if job.finished and all(row.verdict == "skip" for row in job.rows):
+        console.print("nothing was compared: no backend has any of the cases", style="red")
     bad = dict.fromkeys(row.case for row in job.rows if not row.good)
     if bad:
         shown = ", ".join(list(bad)[:10]) + (f" and {len(bad) - 10} more" if len(bad) > 10 else "")

@@ -165,9 +165,10 @@ def _read_safetensors(file: Path, names: Sequence[str]) -> tuple[dict[str, Array
 
 
 def _read_npz(file: Path, names: Sequence[str]) -> tuple[dict[str, Array], dict[str, str]]:
-    with np.load(file, allow_pickle=False) as opened:
-        if not isinstance(opened, np.lib.npyio.NpzFile):
-            raise ValueError("one array without a name, expected an archive of several")
+    opened = np.load(file, allow_pickle=False)
+    if not isinstance(opened, np.lib.npyio.NpzFile):
+        raise ValueError("one array without a name, expected an archive of several")
+    with opened:
         return {name: opened[name] for name in names if name in opened.files}, {}
 
 

@@ -10,6 +10,7 @@ import fnmatch
 import itertools
 import json
 import math
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -30,6 +31,9 @@ DEFAULTS: dict[str, Any] = {"rule": "twice-plain", "timeout": 300.0, "seeds": 1,
 _SHARED = {"rule": str, "timeout": float, "seeds": int, "gradient": bool, "factor": float}
 _DTYPES = ("float32", "float16", "bfloat16")
 _APART = ("operator", "base", "without")
+MOST = 100_000
+"""Cases of one file: more of them are a slip in a list of values."""
+LONGEST = 1e6  # seconds, of a timeout
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,8 @@ def read(path: Path, operators: Operators = OPERATORS) -> list[Spec]:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ArgumentError(f"{path}: no TOML ({error})") from None
+    except (RecursionError, ValueError):  # such as a number of a million digits
+        raise ArgumentError(f"{path}: no TOML (nested too deeply, or with too long a number)") from None
     except OSError as error:
         raise ArgumentError(f"{path}: cannot be read ({error.strerror}); name a case file or one of {sets()}") from None
     for name, table in tables.items():
@@ -120,6 +126,7 @@ def read(path: Path, operators: Operators = OPERATORS) -> list[Spec]:
             raise ArgumentError(f"{path}: {name}: got {short(table)} outside of a case, expected a table as [{name}]")
     bases = {table.get("base") for table in tables.values() if isinstance(table.get("base"), str)}
     found: list[Spec] = []
+    origin: dict[str, str] = {}
     for name in tables:
         where = f"{path}: case {name}"
         table = _inherited(where, name, tables)
@@ -127,7 +134,12 @@ def read(path: Path, operators: Operators = OPERATORS) -> list[Spec]:
             if name in bases:
                 continue  # only there for others
             raise ArgumentError(f'{where}: field operator: missing, expected the name of one, as operator = "softmax"')
-        found += _expanded(where, f"{path.stem}/{name}", table, operators)
+        for spec in _expanded(where, f"{path.stem}/{name}", table, operators):
+            if origin.setdefault(spec.name, name) != name:
+                both = f"tables [{origin[spec.name]}] and [{name}] both give a case {spec.name}"
+                raise ArgumentError(f"{path}: {both}; rename one of them")
+            found.append(spec)
+        _check_count(str(path), len(found))
     if not found:
         raise ArgumentError(f'{path}: it has no case, expected a table such as [MINE] with operator = "softmax"')
     return found
@@ -165,6 +177,7 @@ def _expanded(where: str, name: str, table: Mapping[str, Any], operators: Operat
         if not values:
             raise ArgumentError(f"{where}: field {field}: an empty list gives no case; give a value, or leave it out")
         lists[field] = values
+    _check_count(where, len(chosen) * math.prod(map(len, lists.values())))
     found: list[Spec] = []
     for known, (of, operator, form) in chosen.items():
         for field, values in lists.items():
@@ -180,6 +193,13 @@ def _expanded(where: str, name: str, table: Mapping[str, Any], operators: Operat
     if not found:
         raise ArgumentError(f"{where}: it gives no case: no operator of those named has this dtype, gradient or twin")
     return found
+
+
+def _check_count(where: str, count: int) -> None:
+    if count > MOST:
+        raise ArgumentError(
+            f"{where}: expands to {count:,} cases; at most {MOST:,} may stand in a file, name fewer values"
+        )
 
 
 Subject = tuple[str, Operator, dict[str, Any]]
@@ -275,6 +295,8 @@ def _check(where: str, operator: Operator, field: str, value: Any) -> None:
             raise ArgumentError(f"{where}: got {value!r}, expected one of {', '.join(RULES)}")
         if field in ("seeds", "timeout", "factor") and not value > 0:
             raise ArgumentError(f"{where}: got {value!r}, expected more than 0")
+        if field == "timeout":
+            check_timeout(where, value)
     elif field in ranges:
         _check_range(where, value)
     elif field == "dtype":
@@ -296,8 +318,26 @@ def _check(where: str, operator: Operator, field: str, value: Any) -> None:
 def _check_type(where: str, value: Any, kind: type) -> None:
     kinds = (int, float) if kind is float else (kind,)
     good = isinstance(value, kinds) and (kind is bool or not isinstance(value, bool))
-    if not good or (isinstance(value, float) and math.isnan(value)):
+    if not good:
         raise ArgumentError(f"{where}: got {short(value)}, expected {kind.__name__}")
+    if kind is float and not abs(value) <= sys.float_info.max:
+        raise ArgumentError(f"{where}: got {short(value)}, expected a finite number")
+
+
+def check_timeout(where: str, seconds: float) -> None:
+    """Raise ArgumentError for a time that nobody waits for, or that is none."""
+    if not 0 < seconds <= LONGEST:
+        raise ArgumentError(f"{where}: got {seconds}, expected more than 0, and at most {LONGEST:,.0f} seconds")
+
+
+def file_name(name: str) -> str:
+    """A file name of its own for a name of any characters and length.
+
+    >>> file_name("attention/CAUSAL")
+    'attention-CAUSAL-a7c2edc5'
+    """
+    plain = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "-" for c in name)
+    return f"{plain[:80]}-{digest(name)[:8]}"
 
 
 def _one_range(field: str, value: list[Any]) -> bool:
@@ -313,7 +353,7 @@ def _check_range(where: str, value: Any) -> None:
     if not isinstance(value, list) or len(value) != 2 or not all(_is_number(v) for v in value):
         raise ArgumentError(f"{where}: got {short(value)}, expected [low, high], or a list of several such ranges")
     low, high = value
-    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+    if not -sys.float_info.max <= low <= high <= sys.float_info.max:
         raise ArgumentError(f"{where}: got {value}, expected two finite numbers, the lower one first")
 
 

@@ -20,11 +20,11 @@ import safetensors.numpy
 import vkdnn as vk
 from vkdnn import tree
 from vkdnn.check import library, wide
-from vkdnn.check.accuracy.cases import Spec
+from vkdnn.check.accuracy.cases import Spec, file_name
 from vkdnn.check.accuracy.plain import plainly, plainly_graph
 from vkdnn.check.accuracy.subjects import Array, backward, leaf_names
 from vkdnn.check.operator import Case
-from vkdnn.errors import VkdnnError
+from vkdnn.errors import ArgumentError, VkdnnError
 from vkdnn.shader.entry import digest
 from vkdnn.shader.store import replaced
 
@@ -57,6 +57,10 @@ def compute(spec: Spec, draws: Sequence[Case], inputs: Sequence[list[Array]]) ->
             results = case.golden(*arrays)
         names = leaf_names(results)
         true.append([_wide(x) for x in tree.flatten(results)[0]])
+        if not names or any(x.dtype == object for x in true[-1]):
+            raise ArgumentError(
+                f"{spec.operator}: its golden gives no arrays of numbers; it has to return one, or a tree"
+            )
         if wanted:
             plain.append(plainly(case, arrays))
     return Golden(names, true, plain if wanted else None)
@@ -86,8 +90,7 @@ def _gradients(draws: Sequence[Case], inputs: Sequence[list[Array]], wanted: boo
 
 def path_of(folder: Path, spec: Spec) -> Path:
     """The file of a case: by what its golden depends on, so that cases of one name never meet."""
-    plain = "".join(c if c.isalnum() or c in "-_." else "-" for c in spec.name)
-    return folder / f"{plain[:80]}-{spec.key[:16]}.safetensors"
+    return folder / f"{file_name(spec.name)}-{spec.key[:16]}.safetensors"
 
 
 def source(case: Case) -> str:
@@ -154,13 +157,16 @@ def load(folder: Path, spec: Spec, draws: Sequence[Case], inputs: Sequence[list[
                 f"golden: {path} is foreign: its {field} is {_brief(about.get(field))}, expected {_brief(expected)}; "
                 f"{again}"
             )
-    if spec.rule == "twice-plain" and not about["plain"]:
+    if spec.rule == "twice-plain" and not about.get("plain"):
         raise GoldenError(f"golden: {path} has no plain results, which the rule twice-plain needs; {again}")
 
     def part(kind: str) -> list[list[Array]]:
         return [[tensors[f"{kind}.{k}.{name}"] for name in about["names"]] for k in range(len(draws))]
 
-    return Golden(about["names"], part("true"), part("plain") if about["plain"] else None)
+    try:
+        return Golden(about["names"], part("true"), part("plain") if about["plain"] else None)
+    except (KeyError, TypeError) as error:
+        raise GoldenError(f"golden: {path} is damaged (it has no {error}); {again}") from None
 
 
 def _brief(value: Any) -> str:

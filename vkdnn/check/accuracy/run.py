@@ -19,7 +19,7 @@ import vkdnn as vk
 from vkdnn.check.accuracy import backends
 from vkdnn.check.accuracy.analysis import axis_names, first_elements, heatmap, where
 from vkdnn.check.accuracy.backends import NotHere, Results
-from vkdnn.check.accuracy.cases import Spec
+from vkdnn.check.accuracy.cases import Spec, file_name
 from vkdnn.check.accuracy.golden import Golden, provided
 from vkdnn.check.accuracy.rules import Judgement, judge
 from vkdnn.check.accuracy.subjects import Array, Operators
@@ -178,7 +178,7 @@ def _judged(blank: Row, settings: Settings, prepared: Prepared, found: Results) 
         bits = None if reference is None else _stacked(reference, k)
         judged.append((name, judge(spec.rule, got, true, plain, bits, spec.factor), got, true))
     if not judged:
-        return replace(blank, reason="no results of floats")
+        return replace(blank, verdict="error", reason="no results, so nothing was compared")
     name, worst, got, true = next((j for j in judged if not j[1].ok), None) or max(judged, key=lambda j: _weight(j[1]))
     row = replace(blank, result=name, figures=worst.figures.record())
     if worst.ok:
@@ -189,8 +189,7 @@ def _judged(blank: Row, settings: Settings, prepared: Prepared, found: Results) 
         elements=[e.record() for e in first_elements(worst.wrong, got, true, worst.error)],
     )  # fmt: skip
     if settings.images is not None and worst.wrong.ndim:
-        plain_name = "".join(c if c.isalnum() or c in "-_." else "-" for c in f"{spec.name}-{blank.backend}-{name}")
-        path = Path(settings.images) / f"{plain_name}.png"
+        path = Path(settings.images) / f"{file_name(f'{spec.name}-{blank.backend}-{name}')}.png"
         row = replace(row, image=str(heatmap(path, worst.wrong, worst.error, f"{spec.name}: {worst.reason}", axes)))
     return row
 
