@@ -18,7 +18,7 @@ import vkdnn as vk
 from vkdnn import shader
 from vkdnn.check import bisect, grid, reproducer
 from vkdnn.check.bits import difference
-from vkdnn.check.digests import DigestFile, DigestFileError, machine
+from vkdnn.check.digests import DigestFile, DigestFileError, _own, machine
 from vkdnn.check.grid import Group
 from vkdnn.check.library import OPERATORS
 from vkdnn.check.operator import Input, Operator
@@ -421,6 +421,39 @@ def test_broken_digest_files_are_refused(tmp_path, damage, message):
     path.write_text(damage(path.read_text()))
     with pytest.raises(DigestFileError, match=message):
         DigestFile.read(path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "named"),
+    [
+        ("targets", {"softmax": 5}, "targets, softmax"),
+        ("targets", {"softmax": {"inputs": {"random": [1]}, "results": {}}}, "targets, softmax"),
+        ("targets", {"softmax": {"inputs": {}, "results": {"random": {"result": None}}}}, "targets, softmax"),
+        ("targets", [], "targets"),
+        ("machine", None, "machine"),
+        ("machine", {"device": 3}, "machine"),
+        ("complete", "yes", "complete"),
+        ("request", 3, "request"),
+        ("request", {"steps": True}, "request, steps"),
+        ("request", {"targets": "softmax"}, "request, targets"),
+    ],
+)
+def test_digest_files_with_a_right_checksum_and_wrong_fields_are_refused(tmp_path, field, value, named):
+    path = tmp_path / "digests.json"
+    DigestFile(machine(vk.device("cpu"))).write(path)
+    whole = json.loads(path.read_text())
+    del whole["sha256"]
+    whole |= {field: value}
+    for wrong in (whole, {k: v for k, v in whole.items() if k != field}):
+        path.write_text(json.dumps(wrong | {"sha256": _own(wrong)}))
+        with pytest.raises(DigestFileError, match=f"{path}: field {named if wrong is whole else field}: is wrong"):
+            DigestFile.read(path)
+
+
+def test_a_digest_file_that_does_not_say_what_was_run_needs_targets(tmp_path):
+    DigestFile(machine(vk.device("cpu"))).write(tmp_path / "file")
+    with pytest.raises(DigestFileError, match=r"file: field request: has no targets, .*; name targets"):
+        DigestFile.read(tmp_path / "file").asked(tmp_path / "file")
 
 
 def test_digest_files_that_cannot_be_read_or_written(tmp_path):

@@ -226,7 +226,35 @@ def test_a_state_of_another_version_of_a_function_is_refused(tmp_path, monkeypat
             small(**options)
 
 
-@pytest.mark.parametrize("line", ["{", '["device", "exp"]', '["device", "log", 1, "x"]', '["other", "exp", 1]', "[]"])
+DIGEST = '"0123456789abcdef"'
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        '["device", "exp"]',
+        f'["device", "log", 1, {DIGEST}]',
+        '["other", "exp", 1]',
+        "[]",
+        "[" * 5000 + "]" * 5000,
+        '["device", "exp", 0, 5]',
+        '["device", "exp", 0, "x"]',
+        f'["device", "exp", "z", {DIGEST}]',
+        f'["device", "exp", -1, {DIGEST}]',
+        f'["device", "exp", 1.0, {DIGEST}]',
+        f'["device", "exp", 1, {DIGEST}, 2]',
+        f'["device", ["exp"], 1, {DIGEST}]',
+        '["reference", "exp", 0, 5, 6, [7]]',
+        f'["reference", "exp", 0, {DIGEST}, "much", []]',
+        f'["reference", "exp", 0, {DIGEST}, NaN, []]',
+        f'["reference", "exp", 0, {DIGEST}, 0.5, [7]]',
+        f'["reference", "exp", 0, {DIGEST}, 0.5]',
+        '["differing", "exp", 0, -1, []]',
+        '["differing", "exp", 0, 1, "first"]',
+        '["differing", "exp", 0, "1", []]',
+    ],
+)
 def test_damaged_files_are_refused_by_line(tmp_path, line):
     path = tmp_path / "state"
     small(state=path).journal.close()
@@ -237,6 +265,27 @@ def test_damaged_files_are_refused_by_line(tmp_path, line):
     path.write_text(line + "\n")
     with pytest.raises(ArgumentError, match=f"{path}: is none of this version"):
         small(against=path)
+
+
+def test_lines_that_gainsay_each_other_are_refused(tmp_path):
+    path = tmp_path / "state"
+    small(state=path).journal.close()
+    with open(path, "a") as file:
+        file.write(f'["device", "exp", 0, {DIGEST}]\n["device", "exp", 0, {DIGEST[::-1]}]\n')
+    with pytest.raises(ArgumentError, match=f"{path}: line 3 is damaged"):
+        small(state=path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("functions", {"exp": 3}), ("functions", ["exp"]), ("stride", "1"), ("pairs", 0), ("device", 5)]
+)
+def test_heads_of_wrong_types_are_refused(tmp_path, name, value):
+    path = tmp_path / "state"
+    small(state=path).journal.close()
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}) + "\n")
+    for options in ({"state": path}, {"against": path}):
+        with pytest.raises(ArgumentError, match=f"{path}: is none of this version"):
+            small(**options)
 
 
 def test_files_that_cannot_be_used(tmp_path):

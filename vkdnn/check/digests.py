@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from vkdnn import checkpoint
 from vkdnn.check.work import Results, quiet
 from vkdnn.device import Device, VulkanDevice
 from vkdnn.errors import VkdnnError
+from vkdnn.ir.arguments import short
 from vkdnn.shader import generator_fingerprint
 from vkdnn.shader.entry import digest
 from vkdnn.shader.store import replaced
@@ -51,6 +52,15 @@ class DigestFile:
     targets: dict[str, Recorded] = field(default_factory=dict)
     complete: bool = True
     request: dict[str, Any] = field(default_factory=dict)
+
+    def asked(self, path: str | os.PathLike[str]) -> dict[str, Any]:
+        """The request, where it is whole. Raises DigestFileError that names ``path``, the file it was read from."""
+        missing = [name for name in _REQUEST if name not in self.request]
+        if missing:
+            raise DigestFileError(
+                f"digest file {path}: field request: has no {missing[0]}, so it does not say what was run; name targets"
+            )
+        return self.request
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """The file is there whole or not at all. Raises DigestFileError where it cannot be written."""
@@ -85,8 +95,60 @@ class DigestFile:
             raise DigestFileError(
                 f"digest file {path}: is damaged (its own digest differs); copy it again, or {_AGAIN}"
             )
-        targets = {name: Recorded(**parts) for name, parts in found["targets"].items()}
+        for name, holds in _FIELDS.items():
+            _demand(path, name, found.get(name), holds)
+        targets = {name: Recorded(parts["inputs"], parts["results"]) for name, parts in found["targets"].items()}
         return DigestFile(found["machine"], targets, found["complete"], found["request"])
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(v, str) for v in value)
+
+
+def _table(value: Any, holds: Callable[[Any], bool]) -> bool:
+    return isinstance(value, dict) and all(map(holds, value.values()))
+
+
+def _words(value: Any) -> bool:
+    return _table(value, lambda v: isinstance(v, str))
+
+
+def _target(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and set(value) == {"inputs", "results"}
+        and _table(value["inputs"], _texts)
+        and _table(value["results"], _words)
+    )
+
+
+_REQUEST: dict[str, Callable[[Any], bool]] = {
+    "targets": _texts,
+    "shapes": _texts,
+    "all": lambda v: isinstance(v, bool),
+    "grid_size": lambda v: isinstance(v, str),
+    "steps": lambda v: type(v) is int and v > 0,
+}
+_FIELDS: dict[str, Callable[[Any], bool]] = {
+    "machine": _words,
+    "targets": lambda v: _table(v, _target),
+    "complete": lambda v: isinstance(v, bool),
+    "request": lambda v: isinstance(v, dict) and all(holds(v[k]) for k, holds in _REQUEST.items() if k in v),
+}
+
+
+def _demand(path: str | os.PathLike[str], name: str, value: Any, holds: Callable[[Any], bool]) -> None:
+    """Raises DigestFileError for a field of another kind, with the first of its entries that is wrong."""
+    if holds(value):
+        return
+    if isinstance(value, dict):
+        inside: dict[str, Mapping[str, Callable[[Any], bool]]]
+        inside = {"request": _REQUEST, "targets": dict.fromkeys(value, _target)}
+        checks = inside.get(name, {})
+        wrong = [k for k, entry in value.items() if k in checks and not checks[k](entry)]
+        if wrong:
+            name, value = f"{name}, {wrong[0]}", value[wrong[0]]
+    raise DigestFileError(f"digest file {path}: field {name}: is wrong or missing (got {short(value)}); {_AGAIN}")
 
 
 def _own(whole: Mapping[str, Any]) -> str:

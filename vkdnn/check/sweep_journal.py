@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -72,27 +73,66 @@ def read(path: str | os.PathLike[str]) -> Content:
         first = json.loads(lines[0])
         if first.pop("format") != FORMAT:
             raise ValueError
-        content = Content(Header(**first), whole=len(data) - len(data.rsplit(b"\n", 1)[-1]))
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+        header = Header(**first)
+        _demand(isinstance(header.functions, dict) and all(map(_is_text, header.functions.values())))
+        _demand(_is_count(header.stride) and _is_count(header.pairs))
+        _demand(header.device is None or _is_text(header.device))
+        content = Content(header, whole=len(data) - len(data.rsplit(b"\n", 1)[-1]))
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
         raise ArgumentError(f"sweep file {path}: is none of this version of vkdnn; remove it or name another") from None
     for number, line in enumerate(lines[1:], 2):
         try:
-            kind, name, piece, *rest = json.loads(line)
-            if name not in content.header.functions:
-                raise ValueError
-            if kind == "reference":
-                content.referred[name, piece] = Referred(rest[0], rest[1], tuple(rest[2]))
-            elif kind == "device":
-                (content.computed[name, piece],) = rest
-            elif kind == "differing":
-                content.differing[name, piece] = (rest[0], rest[1])
-            else:
-                raise ValueError
-        except (ValueError, TypeError, IndexError):
+            _take(content, json.loads(line))
+        except (ValueError, TypeError, IndexError, RecursionError):
             raise ArgumentError(
                 f"sweep file {path}: line {number} is damaged; remove the file or copy it anew"
             ) from None
     return content
+
+
+def _take(content: Content, line: list[Any]) -> None:
+    """Add a line. Raises ValueError or TypeError for one that no sweep writes, or that gainsays another."""
+    kind, name, piece, *rest = line
+    _demand(name in content.header.functions and _is_count(piece, 0))
+    key = name, piece
+    known: Any
+    found: Any
+    if kind == "reference":
+        digest, error, at = rest
+        _demand(_is_digest(digest) and isinstance(at, list) and all(map(_is_text, at)))
+        _demand(error is None or (type(error) in (int, float) and error >= 0))
+        known, found = content.referred.get(key), Referred(digest, error, tuple(at))
+        content.referred[key] = found
+    elif kind == "device":
+        (digest,) = rest
+        _demand(_is_digest(digest))
+        known, found = content.computed.get(key), digest
+        content.computed[key] = digest
+    elif kind == "differing":
+        count, first = rest
+        _demand(_is_count(count, 0) and isinstance(first, list) and all(map(_is_text, first)))
+        known, found = content.differing.get(key), (count, first)
+        content.differing[key] = count, first
+    else:
+        raise ValueError
+    _demand(known is None or known == found)
+
+
+def _demand(holds: bool) -> None:
+    if not holds:
+        raise ValueError
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_count(value: Any, least: int = 1) -> bool:
+    return type(value) is int and value >= least
+
+
+def _is_digest(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{16}", value) is not None
 
 
 class Journal:
