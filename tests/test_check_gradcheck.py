@@ -204,6 +204,61 @@ def test_relu_at_zero_is_a_kink(mode):
     assert report.ok and report.part("formula").kinks == 1
 
 
+@pytest.mark.parametrize(("gradient", "verdict"), [(-1.0, OK), (0.3, OK), (1.0, OK), (1.01, FAILED), (-3.0, FAILED)])
+def test_at_a_kink_the_gradient_lies_between_the_slopes(gradient, verdict):
+    report = gradcheck(np.abs, [np.array([0.0])], vjp=lambda g, x: g * gradient)
+    assert report.verdict == verdict
+    (entry,) = report.part("formula").entries
+    assert entry.note.startswith("slopes ") and ("is outside" in entry.note) == (verdict == FAILED)
+
+
+def test_beside_a_jump_the_slope_has_no_bound():
+    for side, wrong in ((1.0, -1.0), (-1.0, 1.0)):
+        jump = lambda x: np.where(x * side > 0, 1.0, 0.0) * side + 2 * x  # noqa: E731, B023
+        right = gradcheck(jump, [np.array([0.0])], vjp=lambda g, x: 2 * g)
+        assert right.ok and math.inf in (abs(right.worst.left), abs(right.worst.right))
+        assert gradcheck(jump, [np.array([0.0])], vjp=lambda g, x: wrong * g).failed  # noqa: B023
+
+
+def test_nan_on_both_sides_is_counted():
+    report = gradcheck(np.log, [np.array([-1.0, 2.0])], vjp=lambda g, x: g * np.where(x > 0, 1 / x, np.nan))
+    assert report.ok and "1 of them NaN on both sides" in str(report)
+
+
+def test_a_long_table_shows_the_worst_ten():
+    report = gradcheck(np.sin, [np.ones((3, 6))], vjp=lambda g, x: g)
+    assert str(report).count("formula") == 11 and "  … and 8 more\n" in str(report)
+    assert len(report.record()["parts"][0]["entries"]) == 18
+
+
+def test_functions_that_insist_on_float32_are_called_so():
+    def forward(x):
+        if x.dtype != np.float32:
+            raise TypeError("float32 only")
+        return np.tanh(x)
+
+    report = gradcheck(forward, [X], vjp=lambda g, x: g * (1 - forward(x) ** 2))
+    assert not report.failed and "evaluated in float32" in str(report)
+    assert gradcheck(forward, [X], vjp=lambda g, x: 1.1 * g * (1 - forward(x) ** 2)).failed
+
+    def refuse(x):
+        raise ValueError("no such dtype")
+
+    with pytest.raises(ValueError, match="no such dtype"):
+        gradcheck(refuse, [X], vjp=lambda g, x: g)
+
+
+def test_a_wrong_number_of_arguments_is_said():
+    with pytest.raises(ArgumentError, match=r"squared takes 2 arguments, \(x, w\), and was given 1"):
+        gradcheck(squared, [X], vjp=squared_vjp)
+    with pytest.raises(ArgumentError, match=r"the vjp of squared takes 2 arguments, \(g, x\), and was given 3"):
+        gradcheck(squared, [X, W], vjp=lambda g, x: g)
+    with pytest.raises(ArgumentError, match="takes 2 arguments"):
+        gradcheck(lambda x, w: x @ w, [X])
+    with pytest.raises(ArgumentError, match="is a class"):
+        gradcheck(vk.nn.Linear, [X])
+
+
 def test_a_wrong_gradient_beside_a_kink_still_fails():
     report = gradcheck(lambda x: np.maximum(x, 0), [np.array([0.0, 1e-3])], vjp=lambda g, x: g * (x > 0) * 1.1)
     assert report.part("formula").failed == 1 and report.part("formula").kinks == 1
@@ -315,8 +370,12 @@ def test_complex_steps_where_the_function_allows():
     pair = gradcheck(lambda x: np.exp(x) * x, [X], vjp=lambda g, x: g * np.exp(x) * (1 + x), mode="complex",
                      complex_step=True)  # fmt: skip
     assert pair.ok and pair.worst.step < 1e-20
+    tried = gradcheck(np.exp, [X], vjp=lambda g, x: g * np.exp(x), mode="complex")
+    assert tried.ok and tried.worst.step < 1e-20
     plain = gradcheck(np.abs, [X], vjp=lambda g, x: g * np.sign(x), mode="complex")
-    assert plain.ok and plain.worst.step > 1e-9
+    assert plain.ok and plain.worst.step > 1e-9 and "not analytic" in str(plain)
+    with pytest.raises(ArgumentError, match="floor takes no complex numbers"):
+        gradcheck(np.floor, [X], vjp=lambda g, x: 0 * g, mode="complex")
 
 
 def test_a_function_that_is_not_analytic_gets_differences_after_all():
@@ -389,6 +448,11 @@ def test_a_torch_function_is_checked():
     torch = pytest.importorskip("torch")
     right = gradcheck(torch_function(torch), [torch.tensor(X)])
     assert right.ok and right.op.endswith("Square")
+    assert right.worst.input == "x"
+    with pytest.raises(ArgumentError, match="Square is PyTorch's"):
+        gradcheck(torch_function(torch), [X], mode="complex")
+    with pytest.raises(ArgumentError, match=r"Square takes 1 argument, \(x\), and was given 2"):
+        gradcheck(torch_function(torch), [X, X])
     assert gradcheck(torch_function(torch), [X], second_order=True).ok
     wrong = gradcheck(torch_function(torch, 2.01), [torch.tensor(X)])
     assert wrong.failed and wrong.worst.relative == pytest.approx(0.005, rel=0.01)
@@ -411,7 +475,8 @@ def test_torch_functions_of_float32_alone_with_integers_and_dropout():
     def narrow(x):
         return torch.tanh(x) @ torch.tensor(W)  # refuses float64
 
-    assert not gradcheck(narrow, [torch.tensor(X)]).failed
+    report = gradcheck(narrow, [torch.tensor(X)])
+    assert not report.failed and "evaluated in float32" in str(report)
     assert gradcheck(torch.nn.Dropout(0.5), [torch.tensor(X)]).failed
     with pytest.raises(ArgumentError, match="fails on its inputs"):
         gradcheck(torch.nn.Linear(7, 2), [torch.tensor(X)])
@@ -460,7 +525,9 @@ def test_empty_arrays_have_nothing_to_compare():
         gradcheck(np.exp, [empty], vjp=lambda g, x: g * np.exp(x)),
         gradcheck(np.exp, [empty], vjp=lambda g, x: g * np.exp(x), mode="fast"),
     ):
-        assert report.ok and report.part("determinism").checked == 0
+        assert report.verdict == NONE and not report.ok and "no elements" in str(report)
+    both = gradcheck(squared, [empty, X[:3]], vjp=lambda g, x, w: (x, np.zeros_like(w)), index=(0, 0), input="w")
+    assert both.ok and both.part("formula").checked == 1
 
 
 def test_functions_may_not_change_their_inputs_behind_our_back():

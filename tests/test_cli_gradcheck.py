@@ -23,9 +23,35 @@ pair = (np.sin, lambda g, x: g * np.cos(x))
 wrong = (np.sin, lambda g, x: -g * np.cos(x))
 halved = Operator("halved", "mine", (Input("x", "n"),), lambda x: x / 2, None, {"n": 3})
 number = 3
+
+
+def raises(x):
+    raise ValueError("[b] of shape :smile:")
+
+
+def product(a, b):
+    return a @ b
+
+
+def narrow(x):
+    if x.dtype != np.float32:
+        raise TypeError("float32 only")
+    return np.tanh(x)
+
+
+thin = (narrow, lambda g, x: g * (1 - narrow(x) ** 2))
+products = (lambda a, b: a @ b, lambda g, a, b: (g @ b.T, a.T @ g))
 """
 TORCH = """
 import torch
+
+
+def halved(x: torch.Tensor):
+    return torch.tanh(x) / 2
+
+
+def plain(x):
+    return x.sigmoid()
 
 
 class Cube(torch.autograd.Function):
@@ -38,6 +64,10 @@ class Cube(torch.autograd.Function):
     def backward(ctx, g):
         (x,) = ctx.saved_tensors
         return 3 * g * x * x
+
+
+class Net(torch.nn.Linear):
+    pass
 
 
 linear = torch.nn.Linear(4, 2)
@@ -87,6 +117,53 @@ def test_things_of_a_users_module(mine):
     assert run("mine:halved", "--device", "cpu").exit_code == 0
 
 
+def test_errors_of_theirs_are_a_line_each_and_the_run_goes_on(mine):
+    result = run("mine:raises", "mine:product", "mine:pair", "--shape", "x=3", "-d", "cpu", "--json")
+    assert result.exit_code == 1 and "no parameter 'x'; its parameters: a, b" in result.stderr
+    assert [r["verdict"] for r in json.loads(result.stdout)["reports"]] == ["error", "error", "ok"]
+    result = run("mine:raises", "mine:number", "mine:pair", "--shape", "3", "-d", "cpu")
+    assert result.exit_code == 1 and "3 targets: 1 ok, 2 not checked" in result.stdout
+    lines = result.stderr.splitlines()
+    assert lines[0].startswith("error: mine:raises: ValueError: [b] of shape :smile: (mine.py:")
+    assert lines[1].startswith("error: mine:number: got 3, expected a function, or a pair") and len(lines) == 2
+    alone = run("mine:raises", "--shape", "3", "-d", "cpu", "--json")
+    assert alone.exit_code == 1 and json.loads(alone.stdout)["reports"][0]["verdict"] == "error"
+
+
+def test_what_was_asked_and_cannot_be_done_is_an_error(mine):
+    result = run("mine:pair", "--shape", "3", "--second-order")
+    assert result.exit_code == 1 and "need a vjp of its vjp" in result.stderr
+    empty = run("mine:pair", "--shape", "x=0")
+    assert empty.exit_code == 0 and "none" in empty.stdout and "no elements" in empty.stdout
+
+
+def test_shapes_go_by_name(mine):
+    result = run("mine:products", "--shape", "b=3,2", "--shape", "a=4,3")
+    assert result.exit_code == 0 and "18 compared" in result.stdout
+
+
+def test_a_written_float32_is_one(mine):
+    for name, shape in (("mine:thin", "x=5"), ("mine:pair", "x=5:float32")):
+        result = run(name, "--shape", shape)
+        assert result.exit_code == 0 and "evaluated in float32" in result.stdout, result.output
+    assert "evaluated in float32" not in run("mine:pair", "--shape", "5").stdout
+
+
+def test_functions_of_tensors(mine):
+    pytest.importorskip("torch")
+    for arguments in (["mine_torch:halved"], ["mine_torch:plain"], ["mine:pair", "mine_torch:plain", "--torch"]):
+        result = run(*arguments, "--shape", "3,4")
+        assert result.exit_code == 0, result.output
+    result = run("mine_torch:Net", "--shape", "3,4")
+    assert result.exit_code == 1 and "is a class; name a function or an instance" in result.stderr
+
+
+def test_pytorch_that_is_not_here_is_said(mine, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    result = run("mine_torch:Cube", "--shape", "3,4")
+    assert result.exit_code == 1 and "pip install 'vkdnn[torch]'" in result.stderr
+
+
 def test_a_wrong_gradient_is_exit_status_1_with_a_line_that_reproduces_it(mine):
     result = run("mine:wrong", "--shape", "3,4", "--mode", "fast")
     assert result.exit_code == 1 and "mine:wrong: failed" in result.stdout
@@ -112,6 +189,11 @@ def test_a_users_functions_need_no_vulkan(mine, monkeypatch):
     def none(*_):
         raise DeviceError("no Vulkan device")
 
+    def never(*_):
+        raise AssertionError("a device is opened")
+
+    monkeypatch.setattr(command, "find_device", never)
+    assert run("mine:pair", "--shape", "3").exit_code == 0
     monkeypatch.setattr(command, "find_device", none)
     assert run("mine:pair", "--shape", "3").exit_code == 0
     assert "no Vulkan device" in run("softmax").stderr

@@ -79,6 +79,17 @@ def test_a_function_of_the_user(tmp_path, monkeypatch):
     assert run("mine:f").exit_code == 1
 
 
+def test_a_function_that_gives_no_arrays_is_an_error(tmp_path, monkeypatch):
+    text = "def none(x): pass\n\ndef number(x): return 3.0\n\ndef bad(x): raise ValueError('[b]')\n"
+    (tmp_path / "hollow.py").write_text(text + "\ndef empty(x): return x[:0]\n")
+    monkeypatch.chdir(tmp_path)
+    result = run("hollow:none", "hollow:number", "hollow:bad", "hollow:empty", "--shape", "3")
+    assert result.exit_code == 1 and "not equal: 3 targets of 4" in result.stdout
+    assert "hollow:none gives no array of vkdnn (it gave None)" in result.stdout
+    assert "(it gave 3.0), so nothing can be compared" in result.stdout
+    assert "ValueError: [b] (hollow.py:5)" in result.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -11,7 +11,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -84,11 +84,13 @@ class _NoRun:
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument of a function: its name (empty: by position), sizes, of which some may be symbols, and dtype."""
+    """An argument of a function: its name (empty: by position), sizes, of which some may be symbols, and dtype, with
+    whether that was written or is the default."""
 
     name: str
     sizes: tuple[int | str, ...]
     dtype: str = "float32"
+    written: bool = field(default=False, repr=False, compare=False)
 
 
 def parse_argument(text: str) -> Argument:
@@ -102,7 +104,9 @@ def parse_argument(text: str) -> Argument:
         raise ArgumentError(f"--shape: got {text!r}, expected such as x=8,128 or 8x128:int32")
     plain = re.sub(r"(?<=\d)x(?=\d)", ",", found["sizes"])
     sizes = tuple(_size(text, part) for part in plain.split(",")) if plain else ()
-    return Argument(found["name"] or "", sizes, str(dtypes.as_dtype(found["dtype"] or "float32")))
+    return Argument(
+        found["name"] or "", sizes, str(dtypes.as_dtype(found["dtype"] or "float32")), found["dtype"] is not None
+    )
 
 
 def _size(text: str, part: str) -> int | str:
@@ -135,13 +139,23 @@ def find_value(text: str) -> Any:
     try:
         value: Any = importlib.import_module(module_name)
     except Exception as error:  # whatever the user's module does
+        if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+            raise ArgumentError(
+                f"function: {module_name!r} needs PyTorch, which is not here: pip install 'vkdnn[torch]'"
+            ) from error
         raise ArgumentError(
             f"function: cannot import {module_name!r} ({type(error).__name__}: {error}); run this in the folder "
             "where it lies, or set PYTHONPATH"
         ) from error
     for part in name.split("."):
         if not hasattr(value, part):
-            near = ", ".join(n for n in vars(value) if not n.startswith("_") and callable(getattr(value, n)))
+            near = ", ".join(n for n, v in vars(value).items() if not n.startswith("_") and _is_target(v))
             raise ArgumentError(f"function: {module_name} has no {name!r}; it has {near or 'no functions'}")
         value = getattr(value, part)
     return value
+
+
+def _is_target(value: Any) -> bool:
+    """Whether some command takes it: a function or class, a pair of functions, an Operator or Case of vkdnn.check."""
+    pair = isinstance(value, (tuple, list)) and len(value) == 2 and all(map(callable, value))
+    return callable(value) or pair or type(value).__name__ in ("Operator", "Case")

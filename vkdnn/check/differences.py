@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,10 @@ Line = Callable[[Array], Array]
 Best = tuple[float, float, float]
 """A slope, its estimated error and its step."""
 
-STEPS = 2.0 ** -np.arange(4.0, 28.0, 2.0)  # of the scale; powers of two, so that float32 points move exactly
+_ODD = np.array([1129, 871, 1013, 1171, 907, 1061, 1201, 953, 1097, 883, 1151, 991]) / 1024
+STEPS = _ODD * 2.0 ** -np.arange(4.0, 28.0, 2.0)  # of the scale; few bits, but no period in common with a function
 FIRST = (1, 2, 3, 4)  # enough for what is smooth
-RATIO = 4.0  # between steps
+FINE = (2.0**-18, 2.0**-28)  # of the scale: where what looks like noise may be seen to oscillate
 POINTS = 13  # of the table of differences
 SPACINGS = (1.07e-6, 1.73e-5, 2.9e-4, 4.3e-3)  # of the scale; the first: some 16 units of the last place of float32
 EPSILON = 2.0**-52
@@ -33,7 +34,8 @@ class Slope:
     """A derivative along a line: its value with an estimate of the error, and what differences say of both sides.
 
     ``value`` is NaN and ``error`` infinite where no two steps gave numbers. ``coarse`` is the difference quotient of
-    the largest step that gave one.
+    the largest step that gave one. At a kink ``left`` and ``right`` are extrapolated, with an error of ``beside``; to
+    the side of a jump the slope is infinite.
     """
 
     value: float
@@ -43,13 +45,19 @@ class Slope:
     right: float
     kink: bool
     coarse: float
+    beside: float = 0.0
 
 
 def scale_of(values: Array) -> Array:
     """Powers of two by which elements may move: near their size, or the usual size of the array's elements."""
     finite = np.where(np.isfinite(values), values, 0.0).astype(np.float64)
-    usual = math.sqrt(float(np.mean(finite * finite))) if finite.size else 0.0
+    usual = _root_mean_square(finite)
     return np.asarray(2.0 ** np.round(np.log2(np.maximum(np.abs(finite), max(usual, 2.0**-7)))))
+
+
+def _root_mean_square(values: Array) -> float:
+    most = float(np.abs(values).max(initial=0.0))  # in these units, so that no square overflows
+    return most * math.sqrt(float(np.mean((values / most) ** 2))) if 0 < most < math.inf else most
 
 
 def change(values: Array, base: Array, weights: Array) -> Array:
@@ -90,7 +98,7 @@ def _deviation(values: Array) -> float:
         table = np.diff(table)
         if order >= 4:
             factor = math.factorial(order) ** 2 / math.factorial(2 * order)
-            smallest = min(smallest, math.sqrt(factor * float(np.mean(table * table))))
+            smallest = min(smallest, math.sqrt(factor) * _root_mean_square(table))
     return smallest
 
 
@@ -116,6 +124,41 @@ def slope(line: Line, base: Array, weights: Array, scale: float = 1.0, noise: fl
     return _judge(steps[order], plus[order], minus[order], noise)
 
 
+def sure(found: Slope, limit: float) -> bool:
+    """Whether a slope stands: of two sides, no kink, with an estimate below ``limit`` of it."""
+    both = math.isfinite(found.left) and math.isfinite(found.right)
+    return both and not found.kink and 4 * found.error <= limit * abs(found.value)
+
+
+def finer(
+    line: Line, base: Array, weights: Array, found: Slope, noise_there: float, x: float, scale: float, limit: float
+) -> Slope:
+    """A slope that is not sure, or a kink, looked at from near: with steps of the size of the element ``x`` itself
+    where that is small, and with small ones where the noise is as large as the values, as of a fast oscillation.
+
+    Where that helps nothing and what was found rests on one side, or on such noise, its error is infinite.
+    """
+    own = 2.0 ** round(math.log2(abs(x))) if 1e-290 < abs(x) < math.inf else scale
+    usual = float(np.abs(np.where(np.isfinite(base), base, 0.0) * weights).max(initial=0.0))
+    scales = [own] if own < scale / 4 else []
+    if not found.kink and noise_there > 1e-4 * usual:
+        scales += [scale * f for f in FINE]
+    for small in scales:
+        near = slope(line, base, weights, small, noise(line, base, weights, small))
+        if sure(near, limit):
+            return near
+        if found.kink and not near.kink:
+            slopes = max((abs(s) for s in (found.left, found.right) if math.isfinite(s)), default=0.0)
+            if 4 * (near.error + 4 * noise_there / near.step) <= limit * slopes:  # flat, and not because of rounding
+                return near
+    if found.kink or sure(found, limit):
+        return found
+    moved = abs(found.coarse) * STEPS[0] * scale
+    drowned = noise_there > 2.0**-5 * max(usual, moved if math.isfinite(moved) else 0.0)
+    beside = x != 0 and not (math.isfinite(found.left) and math.isfinite(found.right))
+    return replace(found, error=math.inf) if drowned or beside else found
+
+
 def complex_slope(line: Line, weights: Array, scale: float = 1.0) -> Slope:
     """The same by a complex step, for lines of analytic functions: no difference, so no cancellation (Squire and
     Trapp, Using complex variables to estimate derivatives of real functions, SIAM Rev. 40, 1998)."""
@@ -139,13 +182,19 @@ def _judge(steps: Array, plus: Array, minus: Array, noise: float, only: float = 
         sides = [(middle, 2.0)] if np.isfinite(middle).sum() >= 2 else [(right, 1.0), (left, 1.0)]
         best: Best = (math.nan, math.inf, math.nan)
         for quotients, order in sides:
-            best = min(best, _extrapolated(steps, quotients, order, noise, only), key=lambda b: b[1])
+            found = _extrapolated(steps, quotients, order, noise, only)
+            if order == 1.0 and _grows(quotients[np.isfinite(quotients)]):  # log or sqrt by 0: no estimate holds
+                found = (found[0], math.inf, found[2])
+            best = found if found[1] < best[1] or math.isnan(best[0]) else best
         kink = not only and _is_kink(steps, left, right, noise)
         finite = middle[np.isfinite(middle)]
         small = _usable(steps, left, right, noise)
         at = small[-1] if len(small) else len(steps) - 1
         coarse = float(finite[0]) if finite.size else math.nan
-    return Slope(*best, float(left[at]) + 0.0, float(right[at]) + 0.0, kink, coarse)
+        if not kink:
+            return Slope(*best, float(left[at]) + 0.0, float(right[at]) + 0.0, kink, coarse)
+        (low, one), (high, other) = (_beside(steps, q, small, noise) for q in (left, right))
+    return Slope(*best, low + 0.0, high + 0.0, kink, coarse, max(one, other))
 
 
 def _extrapolated(
@@ -158,7 +207,7 @@ def _extrapolated(
         bend = abs(quotients[1] - quotients[0]) / 8
         return float(quotients[1]), float(bend + 2 * noise / only), only
     for column in range(1, len(steps)):
-        factor = RATIO ** (order * column)
+        factor = (steps[:-column] / steps[column:]) ** order
         last, table = table, (factor * table[1:] - table[:-1]) / (factor - 1)
         apart = np.maximum(np.abs(table - last[1:]), np.abs(table - last[:-1]))
         if column == 1:  # plain quotients of two steps that agree: all there is beside a kink
@@ -190,6 +239,19 @@ def _is_kink(steps: Array, left: Array, right: Array, noise: float) -> bool:
     gaps = np.abs(left - right)[usable]
     size = (np.abs(left) + np.abs(right))[usable[-1]]
     return bool(gaps[2] > 1e-4 * size and gaps[2] > gaps[1] / 1.9 and gaps[1] > gaps[0] / 1.9)
+
+
+def _beside(steps: Array, quotients: Array, usable: Array, noise: float) -> tuple[float, float]:
+    """A one-sided slope at a kink and its error: infinite where the quotients of smaller steps grow, as at a jump."""
+    if _grows(quotients[usable]):
+        return math.copysign(math.inf, float(quotients[usable[-1]])), 0.0
+    value, error, _ = _extrapolated(steps, quotients, 1.0, noise, 0.0)
+    return value, error
+
+
+def _grows(quotients: Array) -> bool:
+    last = np.abs(quotients[-3:])
+    return len(last) == 3 and bool(last[2] > 1.5 * last[1] > 2.25 * last[0])
 
 
 def inner(parts: Sequence[Array], others: Sequence[Array]) -> float:

@@ -14,14 +14,17 @@ import numpy as np
 
 from vkdnn.check import differences
 from vkdnn.check.differences import Line, Slope
-from vkdnn.check.gradcheck_report import FAILED, INCONCLUSIVE, KINK, OK, Entry, Part, part_of
+from vkdnn.check.gradcheck_report import FAILED, INCONCLUSIVE, KINK, NONE, OK, Entry, Part, part_of
 from vkdnn.check.hard import bits_equal
-from vkdnn.check.subjects import Array, GraphSubject, Subject
+from vkdnn.check.subjects import Array, GraphSubject, NumpySubject, Subject
+from vkdnn.check.users import described
 from vkdnn.errors import ArgumentError, VkdnnError
 
+NOT_ANALYTIC = "differences after all, it is not analytic"
 LIMIT = 1e-3  # an estimate above this share of a slope decides nothing
 ROUNDING = 1e-11  # of the largest entry: what float64 itself may lose in a formula
 SENSITIVITY = 64.0  # roundings inside a kernel, for one of its inputs
+EMPTY = "no elements, so nothing was compared"
 DEVICE_UNITS = 256.0  # of the last place of the largest entry: what float32 may lose in a kernel
 
 
@@ -45,14 +48,14 @@ class Point:
 
     def __init__(self, subject: Subject, seed: int, cotangents: Sequence[Array] | None = None):
         self.subject, self.rng = subject, np.random.default_rng(seed)
-        first, again = self._values(), self._values()
-        self.steady = all(np.array_equal(a, b, equal_nan=True) for a, b in zip(first, again, strict=True))
+        first = self._values()
+        self.first, self.steady = first, _equal(first, self._values())
         self.cotangents = [self._random(x.shape) for x in first] if cotangents is None else list(cotangents)
         self.base = _flat([x[None] for x in first])[0]
         self.weights = _flat([c[None] for c in self.cotangents])[0]
         self.claimed = subject.gradients(self.cotangents)
         self.scales = {k: differences.scale_of(subject.inputs[k]) for k in subject.floats}
-        self._analytic: bool | None = None
+        self._analytic = subject.analytic or isinstance(subject, NumpySubject)
 
     def second(self, seed: int) -> Point:
         """The point of the gradient as a function."""
@@ -81,19 +84,32 @@ class Point:
     # ---- the formula
 
     def parts(self, options: Options) -> list[Part]:
-        """The parts that need no device."""
+        """The parts that need no device. Raises ArgumentError for complex steps of what takes no complex numbers."""
+        if options.mode == "complex" and not isinstance(self.subject, (GraphSubject, NumpySubject)):
+            raise ArgumentError(
+                f"gradcheck: {self.subject.name} is PyTorch's, which is given no complex numbers, so there are no "
+                'complex steps; take mode "full"'
+            )
         if not self.steady:
             note = "the function gave two results for one input; fix its seed, or switch dropout off"
             return [Part("determinism", FAILED, note=note)]
+        if all(self.subject.inputs[k].size == 0 for k in self.subject.floats):
+            return [Part("formula", NONE, note=EMPTY)]
         steady = self._steady()
+        found = self._compared(options)
+        if not isinstance(self.subject, GraphSubject) and not _equal(self.first, self._values()):
+            steady = [Part("determinism", FAILED, note="the function gave other values at the same inputs")]
+        return [*found, *steady]
+
+    def _compared(self, options: Options) -> list[Part]:
         if options.mode == "fast":
             along = self._directions(options)
             if along.verdict == OK and not along.kinks:
-                return [along, *steady]
-            return [along, self._elements(options), *steady]
+                return [along]
+            return [along, self._elements(options)]
         if options.mode == "inner":
-            return [self._inner(options), self._linear(options), *steady]
-        return [self._elements(options), *steady]
+            return [self._inner(options), self._linear(options)]
+        return [self._elements(options)]
 
     def _steady(self) -> list[Part]:
         """That the claimed gradient is the same when it is asked for again; graphs are asked on the device."""
@@ -103,7 +119,7 @@ class Point:
 
     def _elements(self, options: Options) -> Part:
         entries: list[Entry] = []
-        largest = self._largest(self.claimed)
+        largest, beside = self._largest(self.claimed), self._largest(self.claimed, alone=True)
         for k, claimed in zip(self.subject.floats, self.claimed, strict=True):
             places = self._places(k, options)
             if not places:
@@ -114,14 +130,23 @@ class Point:
                 one = np.zeros(x.shape)
                 one[at] = 1.0
                 found = self._slope({k: one}, float(scales[at]), rounding, options)
-                found = self._without_meaning(found, k, at, one)
+                sizes = largest[k], beside[k]
+                doubt = judge(float(claimed[at]), found, sizes[0], options.rtol, sizes[1])[0] != OK
+                if doubt and math.isfinite(x[at]) and not options.step:
+                    found = differences.finer(
+                        self.line({k: one}), self.base, self.weights, found, rounding, float(x[at]), float(scales[at]),
+                        LIMIT,
+                    )  # fmt: skip
+                found = self._without_meaning(found, k, at, one, float(claimed[at]))
                 entries.append(
-                    self._entry("formula", self.subject.names[k], at, float(claimed[at]), found, largest[k], options)
+                    self._entry("formula", self.subject.names[k], at, float(claimed[at]), found, sizes, options)
                 )
         if not entries and options.index is not None:
             shapes = ", ".join(f"{self.subject.names[k]} {self.subject.inputs[k].shape}" for k in self.subject.floats)
             raise ArgumentError(f"gradcheck: no input has an element {options.index}; their shapes are {shapes}")
-        return part_of("formula", entries)
+        if not entries:
+            return Part("formula", NONE, note=EMPTY)
+        return part_of("formula", entries, NOT_ANALYTIC if options.mode == "complex" and not self._analytic else "")
 
     def _places(self, k: int, options: Options) -> list[tuple[int, ...]]:
         if options.input is not None and options.input not in self.subject.names:
@@ -142,34 +167,37 @@ class Point:
         return differences.noise(self.line(directions), self.base, self.weights)
 
     def _slope(self, directions: dict[int, Array], scale: float, rounding: float, options: Options) -> Slope:
-        line = self.line(directions)
-        if options.mode == "complex" and self._is_analytic():
+        line, complex_mode = self.line(directions), options.mode == "complex"
+        graph = isinstance(self.subject, GraphSubject)
+        if complex_mode and graph and self._analytic:
             return differences.complex_slope(line, self.weights, scale)
         found = differences.slope(line, self.base, self.weights, scale, rounding, options.step)
-        if found.error > LIMIT * abs(found.value) and self.subject.analytic and not found.kink and not options.step:
+        doubtful = found.error > LIMIT * abs(found.value) and self.subject.analytic and not options.step
+        if found.kink or not (doubtful or (complex_mode and not graph)):
+            return found
+        try:
             exact = differences.complex_slope(line, self.weights, scale)
-            return exact if abs(exact.value - found.value) <= 4 * found.error else found
+        except Exception as error:  # whatever a function without complex numbers does
+            if not complex_mode:
+                return found
+            raise ArgumentError(
+                f"gradcheck: {self.subject.name} takes no complex numbers ({described(error)}), so there are "
+                'no complex steps; take mode "full"'
+            ) from None
+        # The functions of pairs may be analytic in one element and in another not; 0 is what abs and real give.
+        same = abs(exact.value - found.value) <= 1e-6 * abs(found.value) + 4 * found.error
+        if same and (graph or exact.value != 0 or found.value == 0):
+            return exact
+        self._analytic = False
         return found
 
-    def _is_analytic(self) -> bool:
-        """Whether complex steps may be taken: for NumPy functions, whether one in some direction is the difference."""
-        if self._analytic is None:
-            self._analytic = self.subject.analytic
-            if self._analytic and not isinstance(self.subject, GraphSubject):
-                direction = self._direction()
-                line = self.line(direction)
-                real = differences.slope(line, self.base, self.weights, 1.0, self._noise(direction))
-                try:
-                    turned = differences.complex_slope(line, self.weights)
-                except TypeError:  # a function that complex numbers do not have
-                    self._analytic = False
-                else:
-                    self._analytic = abs(real.value - turned.value) <= 1e-6 * abs(real.value) + 4 * real.error
-        return self._analytic
-
-    def _without_meaning(self, found: Slope, k: int, at: tuple[int, ...], one: Array) -> Slope:
-        """NaN, for certain, where the element is no number or a result that is NaN depends on it."""
+    def _without_meaning(self, found: Slope, k: int, at: tuple[int, ...], one: Array, claimed: float) -> Slope:
+        """NaN, for certain, where the element is no number or a result that is NaN depends on it; where it is infinite
+        there are no differences, and 0 is right."""
         x = self.subject.inputs[k][at]
+        if math.isinf(x):
+            zero = replace(found, value=0.0, error=0.0, kink=False)
+            return zero if claimed == 0 else replace(zero, value=math.nan, error=math.inf)
         lost = np.isnan(self.base)
         depends = not math.isfinite(x)
         if lost.any() and not depends:
@@ -178,21 +206,25 @@ class Point:
             depends = bool((~np.isnan(moved[:, lost])).any())
         return replace(found, value=math.nan, error=0.0, kink=False) if depends else found
 
-    def _largest(self, gradients: Sequence[Array]) -> dict[int, float]:
+    def _largest(self, gradients: Sequence[Array], alone: bool = False) -> dict[int, float]:
         """For each input the size by which errors of its gradient are measured: its largest entry, or what would matter
-        beside the other inputs and the value."""
+        beside the other inputs and the value (not the value if ``alone``)."""
         floats, inputs = self.subject.floats, self.subject.inputs
         most = {k: _most(g) for k, g in zip(floats, gradients, strict=True)}
         usual = {k: max(2.0**-7, _usual(inputs[k])) for k in floats}
         beside = max(most[k] * usual[k] for k in floats) * 2.0**-10
         value = _most(self.base * self.weights) * 2.0**-7
+        if alone and beside:  # nothing but zeros is as small as the value's roundings leave it
+            value = 0.0
         return {k: max(most[k], min(max(beside, value) / usual[k], 1e300)) for k in floats}
 
     def _entry(
-        self, part: str, name: str, at: tuple[int, ...] | None, claimed: float, found: Slope, largest: float,
-        options: Options,
+        self, part: str, name: str, at: tuple[int, ...] | None, claimed: float, found: Slope,
+        sizes: tuple[float, float], options: Options,
     ) -> Entry:  # fmt: skip
-        verdict, note = judge(claimed, found, largest, options.rtol)
+        verdict, note = judge(claimed, found, sizes[0], options.rtol, sizes[1])
+        if found.kink and at is None:  # many elements at once may bend apart; elements will tell
+            verdict = KINK
         return Entry(
             part, name, at, claimed, found.value, verdict, found.step, found.error, found.left, found.right, note
         )
@@ -203,10 +235,14 @@ class Point:
         return {k: self._random(self.subject.inputs[k].shape) * self.scales[k] for k in self.subject.floats}
 
     def _along(self, part: str, name: str, direction: dict[int, Array], options: Options) -> Entry:
-        found = self._slope(direction, 1.0, self._noise(direction), options)
+        line, rounding = self.line(direction), self._noise(direction)
+        found = self._slope(direction, 1.0, rounding, options)
         parts = [np.abs(g * direction[k]) for k, g in zip(self.subject.floats, self.claimed, strict=True)]
         claimed = differences.inner(self.claimed, [direction[k] for k in self.subject.floats])
-        return self._entry(part, name, None, claimed, found, max(map(_most, parts), default=0.0), options)
+        if found.error < math.inf and not options.step:
+            found = differences.finer(line, self.base, self.weights, found, rounding, 1.0, 1.0, LIMIT)
+        size = max(map(_most, parts), default=0.0)
+        return self._entry(part, name, None, claimed, found, (size, size), options)
 
     def _directions(self, options: Options) -> Part:
         entries = [
@@ -289,8 +325,12 @@ class Point:
         return replace(part_of("determinism", entries), checked=count)
 
 
-def judge(claimed: float, found: Slope, largest: float, rtol: float) -> tuple[str, str]:
-    """The verdict on a claimed derivative, and what is to be said of it. ``largest`` is the size of its neighbours."""
+def judge(
+    claimed: float, found: Slope, largest: float, rtol: float, beside: float | None = None
+) -> tuple[str, str]:
+    """The verdict on a claimed derivative, and what is to be said of it. ``largest`` is the size of its neighbours, or
+    of the values if these are larger; ``beside``, of its neighbours alone, is the size that an estimate may not drown.
+    """
     certain = found.error < math.inf
     if math.isnan(claimed) or math.isnan(found.value):
         if math.isnan(claimed) and math.isnan(found.value):
@@ -304,14 +344,16 @@ def judge(claimed: float, found: Slope, largest: float, rtol: float) -> tuple[st
         return (INCONCLUSIVE, "infinitely steep") if steep else (FAILED, "infinite, though differences are finite")
     if found.kink:
         low, high = sorted((found.left, found.right))
-        slack = rtol * max(abs(low), abs(high), abs(claimed)) + 4 * found.error
+        sizes = [abs(x) for x in (low, high, claimed) if math.isfinite(x)]
+        slack = rtol * max(sizes) + 4 * found.beside + ROUNDING * largest
         inside = low - slack <= claimed <= high + slack
-        return KINK, f"slopes {found.left:.6g} and {found.right:.6g}" + ("" if inside else ", the gradient outside")
+        slopes = f"slopes {found.left:.6g} and {found.right:.6g}"
+        return (KINK, slopes) if inside else (FAILED, f"{slopes}, the gradient is outside")
     apart = abs(claimed - found.value)
     if apart > rtol * size + 4 * found.error + ROUNDING * largest:
         flat = abs(found.value) < 1e-2 * abs(claimed) and abs(found.coarse - claimed) < 0.25 * abs(claimed)
         return (INCONCLUSIVE, "flat near by: a staircase?") if flat else (FAILED, "")
-    if 4 * found.error > LIMIT * max(size, 1e-2 * largest):
+    if 4 * found.error > LIMIT * max(size, 1e-2 * (largest if beside is None else beside)):
         return INCONCLUSIVE, "the noise is larger"
     return OK, ""
 
@@ -333,6 +375,10 @@ def _compared(part: str, name: str, got: Array, want: Array, bound: float) -> li
         Entry(part, name, at, float(got[at]), float(want[at]), FAILED if wrong[at] else OK)
         for at in np.ndindex(got.shape)
     ]
+
+
+def _equal(first: Sequence[Array], again: Sequence[Array]) -> bool:
+    return all(np.array_equal(a, b, equal_nan=True) for a, b in zip(first, again, strict=True))
 
 
 def _flat(arrays: Sequence[Array]) -> Array:

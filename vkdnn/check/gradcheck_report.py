@@ -12,10 +12,11 @@ from typing import Any
 
 from vkdnn.errors import VkdnnError
 
-OK, FAILED, KINK, INCONCLUSIVE, NONE = "ok", "failed", "kink", "inconclusive", "none"
-"""Verdicts. ``none``: there is no such gradient, and the part's note says why."""
+OK, FAILED, KINK, INCONCLUSIVE, NONE, ERROR = "ok", "failed", "kink", "inconclusive", "none", "error"
+"""Verdicts. ``none``: there is no such gradient, ``error``: it could not be checked; the part's note says why."""
 
 KEPT = 20  # entries of each verdict that a part lists
+SHOWN = 10  # of them in the table for people
 _WEIGHT = {FAILED: 3, INCONCLUSIVE: 1, KINK: 0, OK: 2}
 
 
@@ -100,7 +101,14 @@ def part_of(name: str, entries: Sequence[Entry], note: str = "") -> Part:
     shown: list[Entry] = []
     for which in (FAILED, KINK, INCONCLUSIVE):
         shown += sorted((e for e in entries if e.verdict == which), key=_badness, reverse=True)[:KEPT]
+    lost = sum(e.verdict == OK and math.isnan(e.analytic) and math.isnan(e.numeric) for e in entries)
+    note = joined(note, f"{lost} of them NaN on both sides" if lost else "")
     return Part(name, verdict, len(entries), count[FAILED], count[KINK], count[INCONCLUSIVE], worst, tuple(shown), note)
+
+
+def joined(*notes: str) -> str:
+    """Notes as one, without the empty ones."""
+    return "; ".join(n for n in notes if n)
 
 
 def _badness(entry: Entry) -> tuple[int, float]:
@@ -122,7 +130,7 @@ class Report:
     @property
     def verdict(self) -> str:
         found = {p.verdict for p in self.parts}
-        return next(v for v in (FAILED, INCONCLUSIVE, NONE, OK) if v in found or v == OK)
+        return next(v for v in (ERROR, FAILED, INCONCLUSIVE, NONE, OK) if v in found or v == OK)
 
     @property
     def ok(self) -> bool:
@@ -131,7 +139,8 @@ class Report:
 
     @property
     def failed(self) -> bool:
-        return self.verdict == FAILED
+        """Whether something was found wrong, or could not be checked."""
+        return self.verdict in (FAILED, ERROR)
 
     @property
     def worst(self) -> Entry | None:
@@ -166,11 +175,14 @@ class Report:
         shown = [e for p in self.parts for e in p.entries]
         shown = shown or [p.worst for p in self.parts if p.worst is not None]
         if shown:
-            rows = [COLUMNS, *(row(e) for e in shown)]
+            most = [e for v in (FAILED, INCONCLUSIVE, KINK, OK) for e in shown if e.verdict == v][:SHOWN]
+            rows = [COLUMNS, *(row(e) for e in most)]
             widths = [max(len(r[c]) for r in rows) for c in range(len(COLUMNS))]
             lines.append("")
             for cells in rows:
                 lines.append(("  " + "  ".join(c.ljust(w) for c, w in zip(cells, widths, strict=True))).rstrip())
+            more = sum(p.failed + p.kinks + p.inconclusive for p in self.parts) - len(most)
+            lines += [f"  … and {more} more"] if more > 0 else []
         if not self.ok:
             lines += ["", f"  again: {self.reproduce}"]
         return "\n".join(lines)

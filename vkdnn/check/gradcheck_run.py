@@ -14,10 +14,11 @@ from dataclasses import replace
 from typing import Any
 
 from vkdnn.check.gradcheck_points import Options, Point
-from vkdnn.check.gradcheck_report import NONE, OK, Part, Report
+from vkdnn.check.gradcheck_report import ERROR, NONE, OK, Part, Report, joined
 from vkdnn.check.operator import Case, Operator
 from vkdnn.check.subjects import Array, GraphSubject, NumpySubject, Subject, device_gradients, graph_subject
 from vkdnn.check.subjects_torch import is_torch, torch_subject
+from vkdnn.check.users import described, refuse_class
 from vkdnn.device import Choice, Device, current_device
 from vkdnn.device import device as find_device
 from vkdnn.errors import ArgumentError, VkdnnError
@@ -93,9 +94,11 @@ def gradcheck(
 
 
 def find_subject(
-    function: Any, inputs: Any, vjp: Any = None, complex_step: bool = False, name: str = "", seed: int = 0
-) -> tuple[Subject, str]:
-    """The subject of what gradcheck() is given, and the beginning of a line that checks it again."""
+    function: Any, inputs: Any, vjp: Any = None, complex_step: bool = False, name: str = "", seed: int = 0,
+    narrow: bool = False,
+) -> tuple[Subject, str]:  # fmt: skip
+    """The subject of what gradcheck() is given, and the beginning of a line that checks it again. ``narrow``: functions
+    of NumPy's and PyTorch's are evaluated in float32."""
     if isinstance(function, Operator):
         function = function.case(seed=seed)
     if isinstance(function, Case):
@@ -106,16 +109,18 @@ def find_subject(
         function, vjp = function
     if not callable(function) or not (vjp is None or callable(vjp)):
         raise ArgumentError(f"gradcheck: got {short(function)}, expected a function, or a pair of it and its vjp")
+    refuse_class(f"gradcheck: {name or short(function)}", function)
     if not isinstance(inputs, (list, tuple)):
         inputs = [inputs]
     if not inputs or any(x is None for x in inputs):
         raise ArgumentError("gradcheck: inputs are missing, expected a list with an array for each argument")
     if vjp is not None:
-        subject: Subject = NumpySubject(function, vjp, inputs, name, complex_step)
+        subject: Subject = NumpySubject(function, vjp, inputs, name, complex_step, narrow)
         return subject, f"gradcheck({subject.name}, inputs, vjp=...)"
-    subject = torch_subject(function, inputs, name) if is_torch(function, inputs) else graph_subject(
-        function, inputs, name
-    )  # fmt: skip
+    if is_torch(function, inputs):
+        subject = torch_subject(function, inputs, name, narrow)
+    else:
+        subject = graph_subject(function, inputs, name)
     return subject, f"gradcheck({subject.name}, inputs)"
 
 
@@ -129,34 +134,77 @@ def case_subject(case: Case) -> GraphSubject:
 
 
 def check_all(
-    subjects: Sequence[tuple[Subject, str]], device: Device, options: Options, second_order: bool = False
+    subjects: Sequence[tuple[Subject, str]],
+    device: Device,
+    options: Options,
+    second_order: bool = False,
+    keep: bool = False,
 ) -> list[Report]:
     """A report for each subject, with what starts the line that checks it again; see gradcheck().
 
-    One Program computes the gradients of all subjects, on a thread of its own while differences are taken.
+    What a function of theirs raises is raised, or with ``keep`` the verdict of its report. One Program computes the
+    gradients of all subjects, on a thread of its own while differences are taken.
     """
     points: list[Point | Part] = []
     for subject, _ in subjects:
-        try:
-            point = Point(subject, options.seed)
-            points.append(point.second(options.seed) if second_order else point)
-        except VkdnnError as error:
-            if not second_order:
-                raise
-            points.append(Part("formula", NONE, note=str(error)))
+        points.append(_kept(keep, _point, subject, options.seed, second_order))
     graphs = [p for p in points if isinstance(p, Point) and isinstance(p.subject, GraphSubject)]
     with ThreadPoolExecutor(1) as other:
         running = other.submit(copy_context().run, _on_device, graphs, device, options.schedules)
-        parts = [[p] if isinstance(p, Part) else p.parts(options) for p in points]
+        parts = [p if isinstance(p, Part) else _kept(keep, p.parts, options) for p in points]
         computed = dict(zip(map(id, graphs), running.result(), strict=True))
     found = []
-    for which, own, (subject, again) in zip(points, parts, subjects, strict=True):
-        if isinstance(which, Point) and id(which) in computed:
-            own = own + which.device_parts(computed[id(which)], options)
+    for which, given, (subject, again) in zip(points, parts, subjects, strict=True):
+        own: list[Part] = [given] if isinstance(given, Part) else given
+        if isinstance(which, Point):
+            own[0] = replace(own[0], note=joined(own[0].note, which.subject.note))
+            if id(which) in computed and own[0].verdict not in (NONE, ERROR):
+                more = _kept(keep, which.device_parts, computed[id(which)], options)
+                own += [more] if isinstance(more, Part) else more
         where = device.name if isinstance(subject, GraphSubject) else None
         report = Report(subject.name, options.mode, 2 if second_order else 1, options.seed, where, tuple(own), "")
         found.append(replace(report, reproduce=_again(report, again, options.step)))
     return found
+
+
+def _kept(keep: bool, work: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function gives; with ``keep``, instead of an exception, a part that has it."""
+    try:
+        return work(*arguments)
+    except Exception as error:  # whatever a user's function does
+        if not keep:
+            raise
+        return error_part(error)
+
+
+def error_part(error: BaseException) -> Part:
+    """The part of something that could not be checked."""
+    return Part("formula", ERROR, note=described(error).removeprefix("gradcheck: "))
+
+
+def _point(subject: Subject, seed: int, second_order: bool) -> Point | Part:
+    try:
+        point = _first_point(subject, seed)
+        return point.second(seed) if second_order else point
+    except VkdnnError as error:
+        if not second_order or isinstance(subject, NumpySubject):
+            raise
+        return Part("formula", NONE, note=str(error))
+
+
+def _first_point(subject: Subject, seed: int) -> Point:
+    """In float32 where functions of NumPy's fail in float64, and do not so."""
+    try:
+        return Point(subject, seed)
+    except VkdnnError:
+        raise
+    except Exception as error:  # whatever a user's function does
+        if not isinstance(subject, NumpySubject) or subject.narrow:
+            raise
+        try:
+            return Point(subject.narrowed(), seed)
+        except Exception:
+            raise error from None
 
 
 def _on_device(points: Sequence[Point], device: Device, apart: int) -> list[list[list[Array]] | VkdnnError]:

@@ -22,6 +22,7 @@ from vkdnn.check.operator import Case
 from vkdnn.check.statics import Flaw, Walk
 from vkdnn.check.steps import legal
 from vkdnn.check.targets import resolve
+from vkdnn.check.users import described
 from vkdnn.check.work import (
     ModelWork,
     Results,
@@ -36,7 +37,7 @@ from vkdnn.check.work import (
     together,
 )
 from vkdnn.device import Choice, Device, Prepared, ReferenceDevice, current_choice, prepared, scheduled
-from vkdnn.errors import ArgumentError, VkdnnError
+from vkdnn.errors import ArgumentError
 
 TOGETHER = 8  # operations that share a Program while nothing differs
 Target = Case | Group | Work | ModelWork
@@ -245,8 +246,7 @@ class _Checker:
             if not look.clean:
                 found = self._wrong(found, subject, look)
         except Exception as error:  # whatever a target does, the others are still checked
-            text = f"{error}" if isinstance(error, VkdnnError) else f"{type(error).__name__}: {error}"
-            found = Outcome(_name(target), _group(target), error=text)
+            found = Outcome(_name(target), _group(target), error=described(error))
         return replace(found, seconds=time.perf_counter() - begun)
 
     def _clean(self, subject: Subject, look: _Look, k: int, seconds: float) -> Outcome:

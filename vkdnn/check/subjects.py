@@ -6,7 +6,6 @@ A subject must never judge, nor keep an array that the user's code could change.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -17,6 +16,7 @@ from vkdnn.array import Array as VkArray
 from vkdnn.array import asarray, host_array, host_words
 from vkdnn.autodiff.vjp import pullback
 from vkdnn.check import wide
+from vkdnn.check.users import check_count, parameters
 from vkdnn.device import Choice, Device, current_device, scheduled
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError, VkdnnError
 from vkdnn.ir import build
@@ -35,6 +35,7 @@ class Subject(Protocol):
     inputs: list[Array]
     floats: list[int]
     analytic: bool  # whether values() takes complex arrays
+    note: str  # what a report has to say of it
 
     def values(self, arrays: Sequence[Array], copies: int) -> list[Array]:
         """The float results, each with an axis of ``copies`` in front, as some of the arrays have it."""
@@ -51,6 +52,8 @@ class Subject(Protocol):
 
 class GraphSubject:
     """A function of vkdnn: values and gradients are its graphs in float64; device_gradients() runs the second."""
+
+    note = ""
 
     def __init__(
         self,
@@ -110,6 +113,7 @@ def graph_subject(function: Callable[..., Any], inputs: Any, name: str = "", wrt
     name = name or name_of(function)
     if not floats:
         raise ArgumentError(f"gradcheck: {name} has no input of a float dtype, expected one to differentiate by")
+    check_count(name, function, len(inputs))
     device = current_device()
     nodes = [leaf(g.shape, d, n) for g, d, n in zip(given, kinds, names, strict=True)]
     with device, tracing.trace():
@@ -176,34 +180,63 @@ def _wide(values: Array, node: Node) -> Array:
 # ---- pairs of NumPy functions
 
 
+NARROW = "evaluated in float32"
+
+
 class NumpySubject:
-    """A function of NumPy arrays and its vjp, called in float64 (or as float32 where the functions insist on it)."""
+    """A function of NumPy arrays and its vjp, called in float64, or in float32 if ``narrow``."""
 
     def __init__(
         self, forward: Callable[..., Any], vjp: Callable[..., Any], inputs: Sequence[Any], name: str = "",
-        complex_step: bool = False,
+        complex_step: bool = False, narrow: bool = False,
     ):  # fmt: skip
         self.name = name or name_of(forward)
-        self.forward, self.vjp, self.analytic = forward, vjp, complex_step
+        self.forward, self.vjp, self.analytic, self.narrow = forward, vjp, complex_step, narrow
+        self.note = NARROW if narrow else ""
+        check_count(self.name, forward, len(inputs))
+        check_count(f"the vjp of {self.name}", vjp, len(inputs) + 1)
         given = [_numpy(f"{self.name}: input {k}", x) for k, x in enumerate(inputs)]
         self.names = input_names(forward, given)
         self.floats = [k for k, x in enumerate(given) if x.dtype.kind == "f"]
-        self.inputs = [x.astype(np.float64) if x.dtype.kind == "f" else x for x in given]
+        self.inputs = [self._cast(x).astype(np.float64) if x.dtype.kind == "f" else x for x in given]
         if not self.floats:
             raise ArgumentError(f"gradcheck: {self.name} has no input of a float dtype; give arrays of floats")
         self.structure: tree.Structure = None
         self.kept: list[int] = []
+        self.shapes: list[tuple[int, ...]] = []
+
+    def narrowed(self) -> NumpySubject:
+        """The same in float32."""
+        return NumpySubject(self.forward, self.vjp, self.inputs, self.name, self.analytic, True)
+
+    def _cast(self, x: Array) -> Array:
+        """An own array, in the dtype in which the functions are called."""
+        kinds = {"f": np.float32, "c": np.complex64} if self.narrow else {"f": np.float64, "c": np.complex128}
+        return x.astype(kinds[x.dtype.kind]) if x.dtype.kind in kinds else x.copy()
 
     def values(self, arrays: Sequence[Array], copies: int) -> list[Array]:
         parts = [
-            self._call([x[c] if x.ndim > i.ndim else x for x, i in zip(arrays, self.inputs, strict=True)])
+            self._near([x[c] if x.ndim > i.ndim else x for x, i in zip(arrays, self.inputs, strict=True)])
             for c in range(copies)
         ]
         return [np.stack(p) for p in zip(*parts, strict=True)]
 
+    def _near(self, arrays: Sequence[Array]) -> list[Array]:
+        """The values at a point; NaN where the function refuses it, but not the first one, nor complex numbers."""
+        known, kept, structure = self.shapes, self.kept, self.structure
+        try:
+            found = self._call(arrays)
+            if not known or self.shapes == known:
+                return found
+        except Exception:  # out of the domain, as the function says it
+            if not known or any(x.dtype.kind == "c" for x in arrays):
+                raise
+        self.shapes, self.kept, self.structure = known, kept, structure
+        return [np.full(known[k], np.nan) for k in kept]
+
     def _call(self, arrays: Sequence[Array]) -> list[Array]:
         with np.errstate(all="ignore"):
-            value = self.forward(*(x.copy() for x in arrays))
+            value = self.forward(*map(self._cast, arrays))
         leaves, self.structure = tree.flatten(value)
         found = [np.asarray(v) for v in leaves]
         self.shapes = [x.shape for x in found]
@@ -216,8 +249,9 @@ class NumpySubject:
         filled = [np.zeros(s) for s in self.shapes]  # results of integers have no gradient
         for k, c in zip(self.kept, cotangents, strict=True):
             filled[k] = np.array(c)
+        given = [*map(self._cast, filled)]
         with np.errstate(all="ignore"):
-            found = self.vjp(tree.unflatten(self.structure, filled), *(x.copy() for x in self.inputs))
+            found = self.vjp(tree.unflatten(self.structure, given), *map(self._cast, self.inputs))
         parts = list(found) if isinstance(found, (tuple, list)) else [found]
         if len(parts) == len(self.inputs):
             parts = [parts[k] for k in self.floats]
@@ -273,11 +307,8 @@ def name_of(function: Any) -> str:
 
 def input_names(function: Any, inputs: Sequence[Any]) -> list[str]:
     """A name for each leaf of the arguments: the parameter's, with the path inside where that is a tree."""
-    try:
-        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        known = [p.name for p in inspect.signature(function).parameters.values() if p.kind in kinds]
-    except (TypeError, ValueError):
-        known = []
+    signature = parameters(function)
+    known = signature.names if signature is not None else ()
     names = []
     for k, argument in enumerate(inputs):
         first = known[k] if k < len(known) else f"input {k}"

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from vkdnn import tree
-from vkdnn.check.subjects import Array, Subject, input_names, name_of
+from vkdnn.check.subjects import NARROW, Array, Subject, input_names, name_of
+from vkdnn.check.users import check_count, is_torch_thing
 from vkdnn.errors import ArgumentError, DtypeError
 from vkdnn.ir.arguments import short
 
@@ -23,11 +24,7 @@ def is_torch(function: Any, inputs: Any) -> bool:
     torch = sys.modules.get("torch")
     if torch is None:
         return False
-    if isinstance(function, torch.nn.Module):
-        return True
-    if isinstance(function, type) and issubclass(function, torch.autograd.Function):
-        return True
-    return any(isinstance(x, torch.Tensor) for x in tree.flatten(inputs)[0])
+    return is_torch_thing(function) or any(isinstance(x, torch.Tensor) for x in tree.flatten(inputs)[0])
 
 
 class TorchSubject:
@@ -38,6 +35,8 @@ class TorchSubject:
     def __init__(self, name: str, names: list[str], function: Callable[..., Any], inputs: list[Any], dtype: Any):
         self.name, self.names, self.function, self.dtype = name, names, function, dtype
         self.tensors = inputs
+        self.shapes: list[tuple[int, ...]] = []
+        self.note = NARROW if str(dtype) == "torch.float32" else ""
         self.floats = [k for k, x in enumerate(inputs) if x.is_floating_point()]
         self.inputs = [_array(x) for x in inputs]
         if not self.floats:
@@ -49,9 +48,23 @@ class TorchSubject:
         parts = []
         for c in range(copies):
             given = [x[c] if x.ndim > i.ndim else x for x, i in zip(arrays, self.inputs, strict=True)]
-            with torch.no_grad():
-                parts.append([_array(r) for r in self._results(self._leaves(given, False))])
+            parts.append(self._near(given))
         return [np.stack(p) for p in zip(*parts, strict=True)]
+
+    def _near(self, arrays: Sequence[Array]) -> list[Array]:
+        """The values at a point; NaN where the function refuses it, but not the first one."""
+        import torch
+
+        try:
+            with torch.enable_grad():  # there may be derivatives in the function
+                found = [_array(r) for r in self._results(self._leaves(arrays, True))]
+            self.shapes = self.shapes or [x.shape for x in found]
+            if self.shapes == [x.shape for x in found]:
+                return found
+        except Exception:  # out of the domain, as the function says it
+            if not self.shapes:
+                raise
+        return [np.full(s, np.nan) for s in self.shapes]
 
     def gradients(self, cotangents: Sequence[Array]) -> list[Array]:
         leaves = self._leaves(self.inputs, True)
@@ -92,7 +105,7 @@ class TorchSubject:
     def _results(self, leaves: Sequence[Any]) -> list[Any]:
         import torch
 
-        value = self.function(*leaves)
+        value = self.function(*(x.clone() for x in leaves))  # not the leaves: it may write to its inputs
         found = [r for r in tree.flatten(value)[0] if isinstance(r, torch.Tensor) and r.is_floating_point()]
         if not found:
             raise DtypeError(f"gradcheck: {self.name} gives no tensor of floats (it gave {short(value)})")
@@ -111,8 +124,10 @@ class TorchSubject:
         return torch.tensor(np.array(x)).to(self.dtype)
 
 
-def torch_subject(function: Any, inputs: Any, name: str = "") -> TorchSubject:
+def torch_subject(function: Any, inputs: Any, name: str = "", narrow: bool = False) -> TorchSubject:
     """The subject of an autograd.Function, a module (its parameters are inputs too) or a function of tensors.
+
+    It is evaluated in float64, or in float32 if ``narrow`` or if it refuses float64.
 
     Raises ArgumentError for a function that fails on its inputs, with what PyTorch says.
     """
@@ -122,9 +137,8 @@ def torch_subject(function: Any, inputs: Any, name: str = "") -> TorchSubject:
     tensors = [_tensor(f"input {k}", x) for k, x in enumerate(leaves)]
     name = name or name_of(function)
     called = getattr(function, "apply") if isinstance(function, type) else function  # noqa: B009  (for mypy)
-    names = input_names(getattr(function, "forward", function), inputs)
-    if isinstance(function, type) and names and names[0] in ("ctx", "context"):
-        names = input_names(lambda: None, inputs)
+    names = input_names(function, inputs)
+    check_count(name, function, len(inputs))
     count = len(tensors)
     parameters: dict[str, Any] = {}
     if isinstance(function, torch.nn.Module):
@@ -145,15 +159,15 @@ def torch_subject(function: Any, inputs: Any, name: str = "") -> TorchSubject:
         given = [*tensors, *(p.detach() for p in parameters.values())]
         return TorchSubject(name, names, call, given, dtype)
 
-    wide = subject(torch.float64)
+    wide = subject(torch.float32 if narrow else torch.float64)
     try:
         wide.values(wide.inputs, 1)
         return wide
     except RuntimeError as first:
-        narrow = subject(torch.float32)
+        thin = subject(torch.float32)
         try:
-            narrow.values(narrow.inputs, 1)
-            return narrow
+            thin.values(thin.inputs, 1)
+            return thin
         except RuntimeError:
             raise ArgumentError(f"gradcheck: {name} fails on its inputs: {_line(first)}") from first
 
@@ -162,7 +176,7 @@ def _tensor(name: str, value: Any) -> Any:
     import torch
 
     try:
-        found = value.detach().clone() if isinstance(value, torch.Tensor) else torch.as_tensor(np.array(value))
+        found = value.detach().clone() if isinstance(value, torch.Tensor) else as_tensor(value)
     except (TypeError, ValueError, RuntimeError):
         raise ArgumentError(f"gradcheck: {name} is {short(value)}, expected a tensor or an array") from None
     if found.is_complex():
@@ -170,8 +184,19 @@ def _tensor(name: str, value: Any) -> Any:
     return found
 
 
+def as_tensor(value: Any) -> Any:
+    """A tensor of an array; NumPy's bfloat16, which PyTorch does not know, as its own. Raises what PyTorch raises."""
+    import torch
+
+    host = np.array(value)
+    if host.dtype.name == "bfloat16":
+        return torch.as_tensor(host.astype(np.float32)).to(torch.bfloat16)
+    return torch.as_tensor(host)
+
+
 def _array(tensor: Any) -> Array:
     found = tensor.detach().cpu()
+    found = found.to_dense() if found.is_sparse else found
     return np.array((found.double() if found.is_floating_point() else found).numpy())
 
 

@@ -22,6 +22,7 @@ from vkdnn.check.operator import FLOATS, OTHERS, Array, Case
 from vkdnn.check.steps import believed, words
 from vkdnn.device import Device, ReferenceDevice, VulkanDevice
 from vkdnn.errors import ArgumentError
+from vkdnn.ir.arguments import short
 from vkdnn.ir.node import leaf, toposort
 from vkdnn.ops.elementwise import stop_gradient
 from vkdnn.shader.entry import digest
@@ -141,7 +142,7 @@ def of_case(case: Case, gradient: bool = True) -> Work:
     """An operation's results and, with random weights for them, the gradients of its inputs."""
     arrays, inputs = _arrays(case), case.operator.inputs
     function, slopes = _plain(case), case.differentiable if gradient else []
-    results, nodes = _traced(function, arrays)
+    results, nodes = _traced(case.name, function, arrays)
     shapes = [(x.shape, x.dtype) for x in results if x.dtype.category == "f"] if slopes else []
     kinds = [i.is_float for i in inputs] + [True] * len(shapes)
     whole = [*arrays, *(_rng(case, k).standard_normal(s).astype(d.numpy) for k, (s, d) in enumerate(shapes, 100))]
@@ -202,16 +203,22 @@ def _rng(case: Case, place: int, what: str = "") -> np.random.Generator:
     return np.random.default_rng([int(case.fields["seed"]), place, *what.encode()])
 
 
-def _traced(function: Callable[..., Any], arrays: Sequence[Array]) -> tuple[list[Any], int]:
-    """The results of a function, traced (computed where that cannot be), and the number of their nodes."""
+def _traced(name: str, function: Callable[..., Any], arrays: Sequence[Array]) -> tuple[list[Any], int]:
+    """The results of a function, traced (computed where that cannot be), and the number of their nodes.
+
+    Raises ArgumentError for a function without any: nothing could be compared.
+    """
+    nodes = 0
     with vk.device("cpu"):
         try:
             with tracing.trace():
                 found = function(*(vk.Array(leaf(a.shape, dtypes.of_numpy(a))) for a in arrays))
         except ArgumentError:
-            return list(_named(function(*map(vk.array, arrays))).values()), LIGHT + 1
+            found, nodes = function(*map(vk.array, arrays)), LIGHT + 1
     results = list(_named(found).values())
-    return results, len(toposort(x.node for x in results))
+    if not results:
+        raise ArgumentError(f"{name} gives no array of vkdnn (it gave {short(found)}), so nothing can be compared")
+    return results, nodes or len(toposort(x.node for x in results))
 
 
 def hard_floats(rng: np.random.Generator, like: Array, infinite: bool) -> Array:

@@ -60,7 +60,7 @@ class Commands(TyperGroup):
 
 def complain(error: BaseException) -> None:
     """An error on stderr: one line, wrapped between words on a terminal only."""
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=True, highlight=False, emoji=False)
     console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=not console.is_terminal)
 
 
@@ -72,7 +72,7 @@ class _Output(Console):
 
 def output(as_json: bool = False) -> Console:
     """Where people's output goes: stdout, or stderr when stdout is for JSON."""
-    return _Output(stderr=as_json, highlight=False, soft_wrap=True)
+    return _Output(stderr=as_json, highlight=False, soft_wrap=True, emoji=False)
 
 
 def print_json(value: Any) -> None:

@@ -17,7 +17,7 @@ from rich.text import Text
 
 import vkdnn as vk
 from vkdnn.check.gradcheck_points import Options
-from vkdnn.check.gradcheck_report import FAILED, INCONCLUSIVE, NONE, OK, Part, Report
+from vkdnn.check.gradcheck_report import ERROR, FAILED, INCONCLUSIVE, NONE, OK, Part, Report
 from vkdnn.check.gradcheck_run import MODES
 from vkdnn.check.gradcheck_targets import Target, check_targets, targets
 from vkdnn.cli.console import (
@@ -25,6 +25,7 @@ from vkdnn.cli.console import (
     CountColumn,
     DeviceOption,
     JsonOption,
+    complain,
     counted,
     find_device,
     output,
@@ -35,7 +36,7 @@ from vkdnn.errors import ArgumentError, DeviceError
 EXAMPLES = """\
 [bold]Examples[/]
 
-  vkdnn gradcheck softmax matmul            operations, by name, prefix or group
+  vkdnn gradcheck softmax matmul @norms     operations, by name, prefix or group
 
   vkdnn gradcheck --all                     every operation and layer that has a gradient
 
@@ -46,7 +47,8 @@ EXAMPLES = """\
   vkdnn gradcheck softmax --seed 3 --input x --index 2,1    one element"""
 
 PIPE_WIDTH = 160  # of a table that no terminal limits
-_COLOURS = {OK: "green", FAILED: "bold red", INCONCLUSIVE: "yellow", NONE: "dim"}
+_COLOURS = {OK: "green", FAILED: "bold red", INCONCLUSIVE: "yellow", NONE: "dim", ERROR: "bold red"}
+_COUNTED = {NONE: "without such a gradient", ERROR: "not checked"}
 
 
 def gradcheck(
@@ -64,6 +66,12 @@ def gradcheck(
         list[str] | None,
         typer.Option("--shape", help="An argument of module:thing, as x=8,128 or 4:int32; once for each."),
     ] = None,
+    tensors: Annotated[
+        bool,
+        typer.Option(
+            "--torch", help="Functions of module:thing are of tensors, where annotations and imports do not say so."
+        ),
+    ] = False,
     mode: Annotated[
         str,
         typer.Option(
@@ -82,12 +90,12 @@ def gradcheck(
     if mode not in MODES:
         raise ArgumentError(f"--mode: got {mode!r}, expected one of {', '.join(MODES)}")
     options = Options(mode, seed, step=step, input=input_name, index=_index(index))
-    found = targets(names or [], shapes or [], every, seed)
+    found = targets(names or [], shapes or [], every, seed, tensors)
     place = _device(device, found)
     reports: list[Report] = []
     stopped = False
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), CountColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), CountColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(found[0].name, total=len(found))
         try:
@@ -96,6 +104,10 @@ def gradcheck(
                 bar.update(task, advance=1, description=report.op)
         except KeyboardInterrupt:
             stopped = True
+    for report in reports:
+        if report.verdict == ERROR:
+            note = report.parts[0].note
+            complain(ArgumentError(note if note.startswith(report.op) else f"{report.op}: {note}"))
     if as_json:
         print_json({"stopped": stopped, "reports": [r.record() for r in reports]})
     else:
@@ -108,7 +120,10 @@ def gradcheck(
 
 
 def _device(selector: str | None, found: Sequence[Target]) -> vk.Device:
-    """The device of --device; the reference where there is none, and only a user's own functions are checked."""
+    """The device of --device; the reference where nothing runs on one, or where there is none and only a user's own
+    functions are checked."""
+    if selector is None and not any(t.device for t in found):
+        return vk.device("cpu")
     try:
         return find_device(selector)
     except DeviceError:
@@ -142,15 +157,15 @@ def _print(reports: Sequence[Report], several: bool) -> None:
             names = ", ".join(op for op, why in none.items() if why == note)
             console.print(f"\n[dim]{escape(note)}:[/] {escape(names)}")
     for report in reports:
-        if not several or report.verdict in (FAILED, INCONCLUSIVE):
+        if report.verdict != ERROR and (not several or report.verdict in (FAILED, INCONCLUSIVE)):
             head, _, rest = str(report).partition("\n")
             if several:
                 console.print()
             console.print(Text(head, _COLOURS[report.verdict]))
             console.print(Text(rest))
     if several and reports:
-        counts = [(v, sum(r.verdict == v for r in reports)) for v in (OK, FAILED, INCONCLUSIVE, NONE)]
-        words = [f"{count} {'without such a gradient' if v == NONE else v}" for v, count in counts if count]
+        counts = [(v, sum(r.verdict == v for r in reports)) for v in (OK, FAILED, ERROR, INCONCLUSIVE, NONE)]
+        words = [f"{count} {_COUNTED.get(v, v)}" for v, count in counts if count]
         console.print(f"\n{counted(len(reports), 'target')}: {', '.join(words)}")
 
 

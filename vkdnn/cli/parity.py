@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 import vkdnn as vk
@@ -56,7 +57,7 @@ def parity(
         list[str] | None,
         typer.Argument(
             metavar="[TARGET]...",
-            help="Operations (softmax), prefixes (nn.), groups (norms), module:function, model:rapt, model:gpt, "
+            help="Operations (softmax), prefixes (nn.), groups (@norms), module:thing, model:rapt, model:gpt, "
             "grid: or grid:FAMILY.",
             show_default=False,
         ),
@@ -106,7 +107,7 @@ def parity(
     file = DigestFile.read(against) if against is not None else None
     names, shapes = target or [], shape or []
     if file is not None and not names and not every:
-        asked = file.request
+        asked = file.asked(str(against))
         names, shapes, every = asked["targets"], asked["shapes"], asked["all"]
         grid_size, steps = asked["grid_size"], asked["steps"]
     with quiet():
@@ -209,7 +210,7 @@ def _table(found: Sequence[Outcome]) -> Table:
     for outcome in found:
         groups.setdefault(outcome.group, []).append(outcome)
     for name, part in [*groups.items(), ("all", list(found))]:
-        table.add_row(name, *_cells(part))
+        table.add_row(escape(name), *_cells(part))
     return table
 
 
