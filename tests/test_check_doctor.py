@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -176,6 +177,25 @@ def test_a_driver_that_crashes_or_hangs_takes_nobody_along(monkeypatch):
     assert drivers.opening_trouble() == "opening: no answer within 0.5 s"
     monkeypatch.setattr(drivers, "_EVERY_DEVICE", "raise ValueError('vkdnn tells that itself')")
     assert drivers.opening_trouble() is None
+
+
+def test_a_program_that_hangs_is_killed_with_what_it_started(monkeypatch, tmp_path):
+    for name, text in (("spirv-val", "sleep 60 & echo $! > child\nwait"), ("spirv-dis", "exit 3")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(doctor, "TOOL_SECONDS", 0.5)
+    begun = time.monotonic()
+    found = list(doctor._tools())
+    assert time.monotonic() - begun < 10
+    assert [f.state for f in found] == ["warning", "warning"] and "optional" in found[0].remedy
+    assert found[0].text == f"{tmp_path}/spirv-val --version does not end within 0.5 s"
+    assert found[1].text.endswith("spirv-dis --version exits with 3")
+    child = Path("/proc", (tmp_path / "child").read_text().strip(), "stat")
+    while child.exists() and child.read_text().split()[2] != "Z" and time.monotonic() - begun < 10:
+        time.sleep(0.01)
+    assert not child.exists() or child.read_text().split()[2] == "Z"
 
 
 def test_no_kp(quick, monkeypatch):

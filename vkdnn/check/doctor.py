@@ -11,10 +11,10 @@ import importlib.metadata
 import os
 import platform
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
@@ -34,6 +34,7 @@ from vkdnn.shader.verify import spirv_trouble
 Progress = Callable[[str], None]
 PACKAGES = ("numpy", "scipy", "vulkan", "kp", "jinja2", "ml-dtypes", "safetensors", "rich", "typer", "filelock")
 LITTLE_DISK, NO_DISK = 1 << 30, 64 << 20
+TOOL_SECONDS = 3.0  # for its version
 LOOK_SECONDS = 1.0  # for entries of the store
 ANY_DRIVER = (
     "install the driver of the graphics card, or for a software device the Debian or Ubuntu package "
@@ -203,15 +204,26 @@ def _compiler(bad: State) -> Iterator[Finding]:
 
 
 def _tools() -> Iterator[Finding]:
-    for program in ("spirv-val", "spirv-dis"):
-        path = shutil.which(program)
-        if path is None:
-            text = f"{program} is not installed (optional, in the package spirv-tools)"
-        else:
-            done = subprocess.run([path, "--version"], capture_output=True, text=True, errors="replace", timeout=60)
-            said = " ".join((done.stdout + done.stderr).split()[:3])
-            text = f"{path}, {said}" if done.returncode == 0 else f"{path} --version exits with {done.returncode}"
-        yield Finding("tools", "note" if path is None else "ok", text)
+    with ThreadPoolExecutor() as pool:
+        yield from pool.map(_tool, ("spirv-val", "spirv-dis"))
+
+
+def _tool(program: str) -> Finding:
+    path = shutil.which(program)
+    if path is None:
+        return Finding("tools", "note", f"{program} is not installed (optional, in the package spirv-tools)")
+    try:
+        said, words, code = drivers.bounded([path, "--version"], TOOL_SECONDS)
+    except OSError as error:
+        trouble = f"cannot be started ({error.strerror})"
+    else:
+        if code == 0:
+            return Finding("tools", "ok", f"{path}, {' '.join((said + words).split()[:3])}")
+        trouble = f"--version exits with {code}"
+        if code is None:
+            trouble = f"--version does not end within {TOOL_SECONDS:g} s"
+    remedy = "install the package spirv-tools again, or take the program out of PATH: it is optional"
+    return Finding("tools", "warning", f"{path} {trouble}", remedy)
 
 
 def _store() -> Iterator[Finding]:

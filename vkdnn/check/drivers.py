@@ -5,12 +5,16 @@ It must never load a driver into this process: one that crashes must not take th
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,7 +24,8 @@ LOADER = "libvulkan.so.1"
 CHOSEN = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")
 """Variables that replace the standard folders; the first that is set counts."""
 ADDED = "VK_ADD_DRIVER_FILES"
-SECONDS = 60.0  # that a driver may take to answer
+SECONDS = 11.0  # that a driver may take to answer, or for each of its answers
+LONGEST = 5  # times as long, for all its answers
 _FOLDER = "vulkan/icd.d"
 _CRASHED, _SILENT = "it crashed the process", "no answer"
 _PACKAGE = Path(__file__).resolve().parents[2]
@@ -131,7 +136,7 @@ def _inside(folder: Path) -> list[Path]:
 
 def look_at(paths: Sequence[Path]) -> list[Driver]:
     """Each driver alone, in a process of its own."""
-    with ThreadPoolExecutor(4) as pool:
+    with ThreadPoolExecutor(8) as pool:
         return list(pool.map(_alone, paths))
 
 
@@ -180,17 +185,49 @@ def ask(script: str, arguments: Sequence[str], environment: Mapping[str, str] | 
         whole |= environment
     whole["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_PACKAGE), whole.get("PYTHONPATH"))))
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", script, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            errors="replace", timeout=SECONDS, check=False, env=whole,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        said = error.stdout or b""
-        return said.decode(errors="replace") if isinstance(said, bytes) else said, f"{_SILENT} within {SECONDS:g} s"
+        said, words, code = bounded([sys.executable, "-c", script, *arguments], SECONDS, whole)
     except OSError as error:
         return "", f"cannot start {sys.executable} ({error})"
-    if done.returncode < 0:
-        return done.stdout, f"{_CRASHED} ({signal.Signals(-done.returncode).name})"
-    if done.returncode:
-        return done.stdout, " ".join((done.stderr.strip().splitlines() or ["it failed and said nothing"])[-1].split())
-    return done.stdout, None
+    if code is None:
+        return said, f"{_SILENT} within {SECONDS:g} s"
+    if code < 0:
+        return said, f"{_CRASHED} ({signal.Signals(-code).name})"
+    if code:
+        return said, " ".join((words.strip().splitlines() or ["it failed and said nothing"])[-1].split())
+    return said, None
+
+
+def bounded(
+    command: Sequence[str], seconds: float, environment: Mapping[str, str] | None = None
+) -> tuple[str, str, int | None]:
+    """What a program says on stdout and on stderr, and its exit status.
+
+    The status is None where it says nothing more for ``seconds``, or says something for LONGEST times as long: then it
+    was killed, with all that it started, which might hold its output open. Raises OSError where it cannot be started.
+    """
+    stop, said, code = time.monotonic() + LONGEST * seconds, b"", None
+    with tempfile.TemporaryFile() as words:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=words, env=environment,
+            start_new_session=True,
+        )  # fmt: skip
+        assert process.stdout is not None
+        try:
+            poll = select.poll()
+            poll.register(process.stdout, select.POLLIN)
+            while time.monotonic() < stop and poll.poll(1e3 * seconds):
+                data = os.read(process.stdout.fileno(), 1 << 16)
+                if not data:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(seconds)
+                    break
+                said += data
+            code = process.poll()
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may hold it in the kernel
+                process.wait(1)
+            process.stdout.close()
+        words.seek(0)
+        return said.decode(errors="replace"), words.read().decode(errors="replace"), code
