@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from vkdnn.check.differences import change, complex_slope, noise, scale_of, slope
+from vkdnn.check.differences import STEPS, change, complex_slope, finer, noise, scale_of, slope, sure
 
 ONE = np.ones(1)
 
@@ -96,6 +96,54 @@ def test_an_infinite_slope_has_no_small_estimate(function):
 def test_nothing_but_nan_has_no_slope():
     found = slope_at(lambda x: math.nan if x else 1.0, 0.0)
     assert math.isnan(found.value) and found.error == math.inf
+
+
+def from_near(function, x, scale):
+    def line(ts):
+        return np.array([[function(x + t)] for t in ts])
+
+    with np.errstate(all="ignore"):
+        base = line([0.0])[0]
+        rounding = noise(line, base, ONE, scale)
+        found = slope(line, base, ONE, scale, rounding)
+        return found, finer(line, base, ONE, found, rounding, x, scale, 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("function", "x", "truth"),
+    [
+        (np.log, 1e-12, 1e12),
+        (np.sqrt, 1e-10, 5e4),
+        (lambda x: np.tanh(x * 1e30), 1e-30, 1e30 / np.cosh(1) ** 2),
+        (lambda x: np.sin(1e6 * x), 0.3, 1e6 * np.cos(3e5)),
+        (lambda x: np.sin(2 * np.pi * 2**26 * x), 0.25, 2 * np.pi * 2**26),
+        (lambda x: max(x, 0.0), 1e-9, 1.0),
+    ],
+)
+def test_small_elements_and_fast_oscillations_are_seen_from_near(function, x, truth):
+    far, near = from_near(function, x, 1.0)
+    assert not sure(far, 1e-3) and sure(near, 1e-3)
+    assert abs(near.value - truth) <= 4 * near.error + 1e-6 * abs(truth)
+
+
+@pytest.mark.parametrize(
+    ("function", "x"), [(lambda x: np.sin(1e17 * x), 0.3), (lambda x: np.log(x) if x > 0 else np.nan, 1e-300)]
+)
+def test_what_cannot_be_seen_at_all_has_no_estimate(function, x):
+    assert from_near(function, x, 1.0)[1].error == math.inf
+
+
+def test_steps_have_no_period_in_common_with_a_function():
+    for k in (4, 8, 10):
+        found = slope_at(lambda x: x + 0.01 * np.sin(2 * np.pi * 2**k * x), 1.0)  # noqa: B023
+        assert abs(found.value - 1 - 0.01 * 2 * np.pi * 2**k) <= 4 * found.error
+    assert (STEPS * 2.0**40 % 1 == 0).all()  # points move by them exactly
+
+
+def test_estimates_do_not_overflow():
+    found = slope_at(lambda x: 1e300 * np.sin(x), 1.0)
+    assert abs(found.value / 1e300 - np.cos(1.0)) <= found.error / 1e300 < 1e-9
+    assert scale_of(np.array([1e300, 1e-5])).tolist() == [2.0**997, 2.0**996]
 
 
 def test_infinities_and_nan_that_stay_are_no_change():

@@ -383,6 +383,20 @@ def test_a_function_that_is_not_analytic_gets_differences_after_all():
     assert report.ok and report.worst.step > 1e-9
 
 
+def test_a_function_analytic_in_one_element_gets_complex_steps_there_alone():
+    def function(x):
+        return 1e8 * x[0] + np.abs(x[1])
+
+    for mode in ("complex", "full"):
+        for slope, verdict in ((1.0, OK), (0.0, FAILED)):
+            vjp = lambda g, x: np.array([1e8 * g, slope * g])  # noqa: E731, B023
+            assert gradcheck(function, [np.array([1.0, 2.0])], vjp=vjp, mode=mode, complex_step=True).verdict == verdict
+
+
+def test_complex_steps_that_a_function_refuses_are_done_without():
+    assert gradcheck(np.floor, [X], vjp=lambda g, x: 0 * g, complex_step=True).ok
+
+
 def test_second_derivatives():
     report = gradcheck(vk.softmax, [X], second_order=True, device="cpu")
     assert report.ok and report.order == 2 and report.part("formula").checked == 2 * X.size
@@ -426,6 +440,60 @@ def test_verdicts(claimed, value, error, verdict):
     assert math.isnan(claimed + value) or math.isinf(claimed) or judge(claimed, kink, 1.0, 1e-6)[0] == KINK
 
 
+def check(function, x, slope, **options):
+    return gradcheck(function, [np.array(x)], vjp=lambda g, x: g * slope(x), **options).verdict
+
+
+@pytest.mark.parametrize("x", [[1e-12, 0.5, 0.9], [1e-20, 2e-20]])
+def test_small_inputs_beside_larger_ones(x):
+    assert check(np.log, x, lambda x: 1 / x) == OK
+    assert check(np.log, x, lambda x: np.where(x < 1e-3, 2, 1) / x) == FAILED
+
+
+def test_infinite_inputs_have_no_differences():
+    x = [-np.inf, 0.5, 2.0]
+    assert check(lambda x: np.maximum(x, 0), x, lambda x: (x > 0) * 1.0) == OK
+    assert check(lambda x: np.maximum(x, 0), [-np.inf], lambda x: np.ones(1)) == INCONCLUSIVE
+
+    def softmax(x):
+        e = np.exp(x - x.max())
+        return e / e.sum()
+
+    assert gradcheck(softmax, [np.array(x)], vjp=lambda g, x: softmax(x) * (g - (g * softmax(x)).sum())).ok
+
+
+@pytest.mark.parametrize("rate", [50.0, 1e6, 2 * np.pi * 2**8, 2 * np.pi * 2**30, 1e17])
+def test_oscillations_are_never_called_wrong(rate):
+    x = [0.25, 1.0, 1.5]
+    assert check(lambda x: np.sin(rate * x), x, lambda x: rate * np.cos(rate * x)) in (OK, INCONCLUSIVE)
+    assert check(lambda x: x + 0.01 * np.sin(rate * x), x, np.ones_like) != OK
+
+
+def test_what_a_large_value_drowns_is_inconclusive():
+    def function(x):
+        return np.array([1e16, np.sin(x).sum()])
+
+    report = gradcheck(function, [X[0]], vjp=lambda g, x: 1.5 * g[1] * np.cos(x))
+    assert report.verdict == INCONCLUSIVE
+
+
+def test_a_function_that_remembers_is_unsteady():
+    calls = itertools.count()
+    report = gradcheck(lambda x: np.sin(x) + (next(calls) > 40), [X], vjp=lambda g, x: g * np.cos(x))
+    assert report.part("determinism").verdict == FAILED and "other values at the same inputs" in str(report)
+
+
+def test_points_that_a_function_refuses_have_no_values():
+    def log(x):
+        if (x <= 0).any():
+            raise ValueError("not positive")
+        return np.log(x)
+
+    assert check(log, [1e-9, 0.5], lambda x: 1 / x) == OK
+    with pytest.raises(ValueError, match="not positive"):
+        check(log, [-1.0], lambda x: 1 / x)
+
+
 # ---- PyTorch
 
 
@@ -465,6 +533,24 @@ def test_a_torch_module_is_checked_with_its_parameters():
     report = gradcheck(module, [torch.tensor(X)])
     assert report.ok and report.part("formula").checked == X.size + sum(p.numel() for p in module.parameters())
     assert all(p.dtype == torch.float32 and torch.equal(p, b) for p, b in zip(module.parameters(), before, strict=True))
+
+
+def test_torch_functions_may_write_to_their_inputs_differentiate_and_refuse():
+    torch = pytest.importorskip("torch")
+
+    def double(x, i):
+        i.add_(1)
+        return x.mul_(2)[i]
+
+    assert gradcheck(double, [torch.tensor(X), torch.tensor([0, 1])]).ok
+    assert gradcheck(torch.nn.ReLU(inplace=True), [torch.tensor(X)]).ok
+
+    def slope(x):
+        return torch.autograd.grad(x.pow(3).sum(), x, create_graph=True)[0]
+
+    assert gradcheck(slope, [torch.tensor(X)]).ok
+    target = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    assert gradcheck(lambda p: torch.nn.functional.binary_cross_entropy(p, target), [torch.tensor([1e-9, 0.3])]).ok
 
 
 def test_torch_functions_of_float32_alone_with_integers_and_dropout():

@@ -325,9 +325,7 @@ class Point:
         return replace(part_of("determinism", entries), checked=count)
 
 
-def judge(
-    claimed: float, found: Slope, largest: float, rtol: float, beside: float | None = None
-) -> tuple[str, str]:
+def judge(claimed: float, found: Slope, largest: float, rtol: float, beside: float | None = None) -> tuple[str, str]:
     """The verdict on a claimed derivative, and what is to be said of it. ``largest`` is the size of its neighbours, or
     of the values if these are larger; ``beside``, of its neighbours alone, is the size that an estimate may not drown.
     """

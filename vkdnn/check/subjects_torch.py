@@ -43,8 +43,6 @@ class TorchSubject:
             raise ArgumentError(f"gradcheck: {name} has no input of a float dtype, expected one to differentiate by")
 
     def values(self, arrays: Sequence[Array], copies: int) -> list[Array]:
-        import torch
-
         parts = []
         for c in range(copies):
             given = [x[c] if x.ndim > i.ndim else x for x, i in zip(arrays, self.inputs, strict=True)]
@@ -57,7 +55,7 @@ class TorchSubject:
 
         try:
             with torch.enable_grad():  # there may be derivatives in the function
-                found = [_array(r) for r in self._results(self._leaves(arrays, True))]
+                found = [_array(r) for r in self._results(self._leaves(arrays))]
             self.shapes = self.shapes or [x.shape for x in found]
             if self.shapes == [x.shape for x in found]:
                 return found
@@ -67,7 +65,7 @@ class TorchSubject:
         return [np.full(s, np.nan) for s in self.shapes]
 
     def gradients(self, cotangents: Sequence[Array]) -> list[Array]:
-        leaves = self._leaves(self.inputs, True)
+        leaves = self._leaves(self.inputs)
         found = self._pull(leaves, [self._tensor(c) for c in cotangents], False)
         return [_array(g) for g in found]
 
@@ -111,11 +109,10 @@ class TorchSubject:
             raise DtypeError(f"gradcheck: {self.name} gives no tensor of floats (it gave {short(value)})")
         return found
 
-    def _leaves(self, arrays: Sequence[Array], differentiated: bool) -> list[Any]:
+    def _leaves(self, arrays: Sequence[Array]) -> list[Any]:
         found = []
         for k, (x, t) in enumerate(zip(arrays, self.tensors, strict=True)):
-            given = self._tensor(x) if k in self.floats else t
-            found.append(given.requires_grad_() if differentiated and k in self.floats else given)
+            found.append(self._tensor(x).requires_grad_() if k in self.floats else t)
         return found
 
     def _tensor(self, x: Array) -> Any:
