@@ -107,7 +107,7 @@ def gradcheck(
     for report in reports:
         if report.verdict == ERROR:
             note = report.parts[0].note
-            complain(ArgumentError(note if note.startswith(report.op) else f"{report.op}: {note}"))
+            complain(ArgumentError(note if report.op in note else f"{report.op}: {note}"))
     if as_json:
         print_json({"stopped": stopped, "reports": [r.record() for r in reports]})
     else:
