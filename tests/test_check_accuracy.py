@@ -255,7 +255,9 @@ def test_a_dump_of_another_program_is_an_npz(tmp_path):
     path = tmp_path / "theirs.npz"
     np.savez(path, **{f"{spec.name}/0/result": np.exp(x)})
     assert run_case(spec, Settings((f"dump:{path}",)))[0].verdict == "pass"
+    before = backends.place(f"dump:{path}", None)
     np.savez(path, **{f"{spec.name}/0/result": np.exp(x) + np.float32(1e-3)})
+    assert backends.place(f"dump:{path}", None) != before, "rows of a dump are not taken for those of another"
     assert run_case(spec, Settings((f"dump:{path}",)))[0].verdict == "fail"
 
 

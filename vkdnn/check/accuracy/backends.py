@@ -19,6 +19,7 @@ from vkdnn.check.accuracy.golden import Golden
 from vkdnn.check.accuracy.subjects import Array, subject
 from vkdnn.check.operator import Case
 from vkdnn.errors import ArgumentError, VkdnnError
+from vkdnn.shader.entry import digest
 from vkdnn.shader.store import replaced
 
 Draws = Sequence[Case]
@@ -61,7 +62,7 @@ def place(name: str, device: str | None) -> str:
     """
     kind, _, rest = name.partition(":")
     if kind == "dump":
-        return f"recorded in {rest}"
+        return f"recorded in {rest}, {_version(Path(rest))}"
     if kind == "plain":
         return f"NumPy {np.__version__}"
     if kind == "torch":
@@ -71,6 +72,13 @@ def place(name: str, device: str | None) -> str:
     from vkdnn.check.sweep import device_name
 
     return device_name(vk.device("cpu" if kind == "reference" else device))
+
+
+def _version(dump: Path) -> str:
+    """A word that changes with the files of a dump."""
+    files = sorted(dump.iterdir()) if dump.is_dir() else [dump]
+    stats = [(path.name, path.stat()) for path in files]
+    return digest(json.dumps([(name, s.st_size, s.st_mtime_ns) for name, s in stats]))[:8]
 
 
 def results(name: str, spec: Spec, draws: Draws, inputs: Inputs, golden: Golden, device: str | None) -> Results:
