@@ -106,7 +106,7 @@ def from_near(function, x, scale):
         base = line([0.0])[0]
         rounding = noise(line, base, ONE, scale)
         found = slope(line, base, ONE, scale, rounding)
-        return found, finer(line, base, ONE, found, rounding, x, scale, 1e-3)
+        return found, finer(line, base, ONE, found, rounding, x, scale, 1e-3, math.nan)
 
 
 @pytest.mark.parametrize(

@@ -466,7 +466,21 @@ def test_infinite_inputs_have_no_differences():
 def test_oscillations_are_never_called_wrong(rate):
     x = [0.25, 1.0, 1.5]
     assert check(lambda x: np.sin(rate * x), x, lambda x: rate * np.cos(rate * x)) in (OK, INCONCLUSIVE)
-    assert check(lambda x: x + 0.01 * np.sin(rate * x), x, np.ones_like) != OK
+    both = lambda x: x + 0.01 * np.sin(rate * x)  # noqa: E731
+    if rate < 1e16:  # float64 itself knows no such slope
+        assert check(both, x, lambda x: 1 + 0.01 * rate * np.cos(rate * x)) != FAILED
+    assert check(both, x, np.ones_like) != OK
+
+
+@pytest.mark.parametrize("share", [1.0, 0.1, 0.01])
+def test_coarse_roundings_of_a_part_decide_nothing(share):
+    def function(x):
+        return x + share * np.sin(x).astype(np.float16)
+
+    x = [0.3, 1.0, 1.5]
+    assert check(function, x, lambda x: 1 + share * np.cos(x)) != FAILED
+    assert check(function, x, np.ones_like) != OK
+    assert check(function, x, lambda x: 1.5 * (1 + share * np.cos(x))) == FAILED
 
 
 def test_what_a_large_value_drowns_is_inconclusive():

@@ -131,20 +131,19 @@ def sure(found: Slope, limit: float) -> bool:
 
 
 def finer(
-    line: Line, base: Array, weights: Array, found: Slope, noise_there: float, x: float, scale: float, limit: float
-) -> Slope:
+    line: Line, base: Array, weights: Array, found: Slope, noise_there: float, x: float, scale: float, limit: float,
+    claimed: float,
+) -> Slope:  # fmt: skip
     """A slope that is not sure, or a kink, looked at from near: with steps of the size of the element ``x`` itself
     where that is small, and with small ones where the noise is as large as the values, as of a fast oscillation.
 
-    Where that helps nothing and what was found rests on one side, or on such noise, its error is infinite.
+    Where that helps nothing and what was found rests on one side, or on such noise, its error is infinite. So it is
+    where noise is less, but what is ``claimed`` is the slope from near: the coarse roundings of a part look like that.
     """
     own = 2.0 ** round(math.log2(abs(x))) if 1e-290 < abs(x) < math.inf else scale
     usual = float(np.abs(np.where(np.isfinite(base), base, 0.0) * weights).max(initial=0.0))
-    scales = [own] if own < scale / 4 else []
-    if not found.kink and noise_there > 1e-4 * usual:
-        scales += [scale * f for f in FINE]
-    for small in scales:
-        near = slope(line, base, weights, small, noise(line, base, weights, small))
+    if own < scale / 4:
+        near = slope(line, base, weights, own, noise(line, base, weights, own))
         if sure(near, limit):
             return near
         if found.kink and not near.kink:
@@ -155,6 +154,13 @@ def finer(
         return found
     moved = abs(found.coarse) * STEPS[0] * scale
     drowned = noise_there > 2.0**-5 * max(usual, moved if math.isfinite(moved) else 0.0)
+    for small in FINE if noise_there > 1e-4 * usual else ():
+        near = slope(line, base, weights, scale * small, noise(line, base, weights, scale * small))
+        if sure(near, limit):
+            if drowned:
+                return near
+            if abs(near.value - claimed) <= limit * abs(near.value):
+                return replace(found, error=math.inf)
     beside = x != 0 and not (math.isfinite(found.left) and math.isfinite(found.right))
     return replace(found, error=math.inf) if drowned or beside else found
 

@@ -135,7 +135,7 @@ class Point:
                 if doubt and math.isfinite(x[at]) and not options.step:
                     found = differences.finer(
                         self.line({k: one}), self.base, self.weights, found, rounding, float(x[at]), float(scales[at]),
-                        LIMIT,
+                        LIMIT, float(claimed[at]),
                     )  # fmt: skip
                 found = self._without_meaning(found, k, at, one, float(claimed[at]))
                 entries.append(
@@ -240,7 +240,7 @@ class Point:
         parts = [np.abs(g * direction[k]) for k, g in zip(self.subject.floats, self.claimed, strict=True)]
         claimed = differences.inner(self.claimed, [direction[k] for k in self.subject.floats])
         if found.error < math.inf and not options.step:
-            found = differences.finer(line, self.base, self.weights, found, rounding, 1.0, 1.0, LIMIT)
+            found = differences.finer(line, self.base, self.weights, found, rounding, 1.0, 1.0, LIMIT, claimed)
         size = max(map(_most, parts), default=0.0)
         return self._entry(part, name, None, claimed, found, (size, size), options)
 
