@@ -483,6 +483,14 @@ def test_coarse_roundings_of_a_part_decide_nothing(share):
     assert check(function, x, lambda x: 1.5 * (1 + share * np.cos(x))) == FAILED
 
 
+def test_coarse_roundings_beside_a_small_element_decide_nothing():
+    def bent(x):
+        return x + (1 + np.maximum(x, 0)).astype(np.float32)
+
+    for small in (1e-5, 1e-9):
+        assert check(bent, [small, 1.0], lambda x: 1.0 + (x > 0)) != FAILED
+
+
 def test_what_a_large_value_drowns_is_inconclusive():
     def function(x):
         return np.array([1e16, np.sin(x).sum()])

@@ -35,7 +35,7 @@ class Slope:
 
     ``value`` is NaN and ``error`` infinite where no two steps gave numbers. ``coarse`` is the difference quotient of
     the largest step that gave one. At a kink ``left`` and ``right`` are extrapolated, with an error of ``beside``; to
-    the side of a jump the slope is infinite.
+    the side of a jump the slope is infinite. ``edge`` says that some steps to one side gave no numbers.
     """
 
     value: float
@@ -46,6 +46,7 @@ class Slope:
     kink: bool
     coarse: float
     beside: float = 0.0
+    edge: bool = False
 
 
 def scale_of(values: Array) -> Array:
@@ -142,27 +143,27 @@ def finer(
     """
     own = 2.0 ** round(math.log2(abs(x))) if 1e-290 < abs(x) < math.inf else scale
     usual = float(np.abs(np.where(np.isfinite(base), base, 0.0) * weights).max(initial=0.0))
-    if own < scale / 4:
-        near = slope(line, base, weights, own, noise(line, base, weights, own))
-        if sure(near, limit):
-            return near
-        if found.kink and not near.kink:
-            slopes = max((abs(s) for s in (found.left, found.right) if math.isfinite(s)), default=0.0)
-            if 4 * (near.error + 4 * noise_there / near.step) <= limit * slopes:  # flat, and not because of rounding
-                return near
-    if found.kink or sure(found, limit):
-        return found
     moved = abs(found.coarse) * STEPS[0] * scale
     drowned = noise_there > 2.0**-5 * max(usual, moved if math.isfinite(moved) else 0.0)
-    for small in FINE if noise_there > 1e-4 * usual else ():
-        near = slope(line, base, weights, scale * small, noise(line, base, weights, scale * small))
-        if sure(near, limit):
-            if drowned:
-                return near
-            if abs(near.value - claimed) <= limit * abs(near.value):
-                return replace(found, error=math.inf)
-    beside = x != 0 and not (math.isfinite(found.left) and math.isfinite(found.right))
-    return replace(found, error=math.inf) if drowned or beside else found
+    smooth = math.isfinite(found.left + found.right) and not found.edge  # else a jump or an edge: the near one counts
+    slopes = max(abs(found.left), abs(found.right)) if found.kink and smooth else 0.0
+    scales = [own] if own < scale / 4 else []
+    if not found.kink and not sure(found, limit) and noise_there > 1e-4 * usual:
+        scales += [scale * f for f in FINE]
+    for small in scales:
+        near = slope(line, base, weights, small, noise(line, base, weights, small))
+        if near.kink or not (sure(near, limit) or slopes):
+            continue
+        rounded = 4 * (near.error + 4 * noise_there / near.step)
+        if (drowned or not smooth) and sure(near, limit):
+            return near
+        if rounded <= limit * max(abs(near.value), slopes):
+            return near
+        if not found.kink and abs(near.value - claimed) <= limit * abs(near.value):
+            return replace(found, error=math.inf)
+    if found.kink or sure(found, limit):
+        return found
+    return replace(found, error=math.inf) if drowned or (x != 0 and not smooth) else found
 
 
 def complex_slope(line: Line, weights: Array, scale: float = 1.0) -> Slope:
@@ -197,10 +198,11 @@ def _judge(steps: Array, plus: Array, minus: Array, noise: float, only: float = 
         small = _usable(steps, left, right, noise)
         at = small[-1] if len(small) else len(steps) - 1
         coarse = float(finite[0]) if finite.size else math.nan
+        edge = finite.size < middle.size
         if not kink:
-            return Slope(*best, float(left[at]) + 0.0, float(right[at]) + 0.0, kink, coarse)
+            return Slope(*best, float(left[at]) + 0.0, float(right[at]) + 0.0, kink, coarse, edge=edge)
         (low, one), (high, other) = (_beside(steps, q, small, noise) for q in (left, right))
-    return Slope(*best, low + 0.0, high + 0.0, kink, coarse, max(one, other))
+    return Slope(*best, low + 0.0, high + 0.0, kink, coarse, max(one, other), edge)
 
 
 def _extrapolated(
