@@ -145,9 +145,16 @@ def test_bad_arguments(arguments, said):
     assert said in " ".join(result.stderr.split()), result.stderr
 
 
+def heard():
+    """What a shell has started in the background ignores Ctrl-C, and so does all that it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_leaves_whole_files(wrong):
     command = [sys.executable, "-m", "vkdnn", "accuracy", "small", "--backend", "reference", "--out", "out"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, preexec_fn=heard
+    )
     table = wrong / "out" / "results.csv"
     end = time.monotonic() + 60
     while (not table.exists() or table.read_text().count("\n") < 4) and time.monotonic() < end:
