@@ -200,7 +200,8 @@ class Case:
         return [self._array(i) for i in self.operator.inputs]
 
     def _array(self, given: Input) -> Array:
-        rng = np.random.default_rng([int(self.fields["seed"]), _number(self.operator.name), _number(given.name)])
+        streams = map(stream_number, (self.operator.name, given.name))
+        rng = np.random.default_rng([int(self.fields["seed"]), *streams])
         shape = given.shape(self.fields)
         if not given.is_float:
             fill = OTHERS[given.kind] if isinstance(given.kind, str) else given.kind
@@ -233,5 +234,6 @@ class Case:
         return [k for k, i in enumerate(self.operator.inputs) if i.is_float and i.gradient]
 
 
-def _number(text: str) -> int:
+def stream_number(text: str) -> int:
+    """A word for a generator's seed, the same in every process, that keeps streams of different names apart."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")

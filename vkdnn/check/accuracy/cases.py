@@ -12,7 +12,7 @@ import json
 import math
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -376,8 +376,3 @@ def _tuples(value: Any) -> Any:
     if value == "None":
         return None
     return tuple(map(_tuples, value)) if isinstance(value, (list, tuple)) else value
-
-
-def coverage(specs: Sequence[Spec]) -> Iterator[str]:
-    """Names of the operators that occur."""
-    yield from dict.fromkeys(s.operator for s in specs)

@@ -6,10 +6,6 @@ It must never know which backend runs it.
 from __future__ import annotations
 
 import difflib
-import hashlib
-import importlib
-import os
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,7 +13,8 @@ import numpy as np
 
 import vkdnn as vk
 from vkdnn import tree
-from vkdnn.check.operator import Case, Operator
+from vkdnn.aot.targets import find_value
+from vkdnn.check.operator import Case, Operator, stream_number
 from vkdnn.errors import ArgumentError
 
 Array = np.ndarray[Any, Any]
@@ -35,13 +32,10 @@ def find_operator(name: str, operators: Operators) -> Operator:
         close = difflib.get_close_matches(name, operators, n=3)
         hint = f"; is it {' or '.join(close)}?" if close else ", nor is it module:name of an Operator of your own"
         raise ArgumentError(f"no operator {name!r}{hint}")
-    module_name, _, attribute = name.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
     try:
-        found = getattr(importlib.import_module(module_name), attribute)
-    except Exception as error:  # whatever the user's module does
-        raise ArgumentError(f"no operator {name!r} ({type(error).__name__}: {error})") from error
+        found = find_value(name)
+    except ArgumentError as error:
+        raise ArgumentError(f"no operator {name!r} ({error})") from error
     if not isinstance(found, Operator):
         raise ArgumentError(f"{name} is {type(found).__name__}, expected a vkdnn.check.operator.Operator")
     return found
@@ -81,8 +75,7 @@ def backward(case: Case, arrays: list[Any]) -> tuple[list[str], list[Any]]:
 
 def upstream(case: Case, number: int, shape: tuple[int, ...]) -> Array:
     """The gradient given for one of the results, float32: from the seed, the operator's name and its number."""
-    word = int.from_bytes(hashlib.sha256(case.operator.name.encode()).digest()[:4], "little")
-    rng = np.random.default_rng([int(case.fields["seed"]), word, number])
+    rng = np.random.default_rng([int(case.fields["seed"]), stream_number(case.operator.name), number])
     return rng.standard_normal(shape).astype(np.float32)
 
 
