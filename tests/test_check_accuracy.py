@@ -17,7 +17,8 @@ from vkdnn.check.accuracy.perf import measured
 from vkdnn.check.accuracy.run import Settings, run_case
 from vkdnn.check.library import OPERATORS
 from vkdnn.check.operator import Input, Operator
-from vkdnn.errors import ArgumentError
+from vkdnn.device import prepared
+from vkdnn.errors import ArgumentError, DeviceError
 
 REFERENCE = Settings(("reference",))
 
@@ -314,9 +315,10 @@ def test_a_device_with_timestamps_times_its_launches_alone():
     (case, *_) = spec.draws()
     found = measured(spec, case, case.arrays(), None, 4)
     assert (found["clock"], found["replays"]) == ("device", 4) and 0 < found["hot_ms"] < found["cold_ms"]
-    before = opened.kernel_seconds
-    run_case(spec, Settings(("device",)))
-    assert opened.timed is False and opened.kernel_seconds == before > 0, "nobody else's recordings are timed"
+    with prepared() as made:
+        run_case(spec, Settings(("device",)))
+    with pytest.raises(DeviceError, match="has no times"):  # nobody else's recordings are timed
+        made[0].recordings[0].launch_seconds()
 
 
 # ---- what is said of failures

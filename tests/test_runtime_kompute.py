@@ -74,6 +74,42 @@ def test_record_once_and_run_again(device, shaders):
         assert np.array_equal(recording.fetch(y), after(words(1000, seed), 1))
 
 
+def test_launches_are_timed_one_by_one(device, shaders):
+    if not device.info.limits.timestamp_ns:
+        pytest.skip("this device has no timestamps")
+    x, y, z = (device.allocate(n, host=True) for n in (1 << 20, 1 << 20, 64))
+    launches = [step(shaders, x, y), step(shaders, y, x), step(shaders, z, x, count=64)]
+    with device.timing() as timing:
+        recording = device.record(launches, uploads=[x], downloads=[y])
+    with pytest.raises(DeviceError, match=r"has no times.*device\.timing"):
+        recording.launch_seconds()
+    recording.run()
+    spans, seconds = recording.launch_spans(), recording.launch_seconds()
+    assert recording.barriers == 2 and spans[0][0] == 0 and spans[-1][1] == recording.seconds == timing.seconds
+    assert all(stop <= start for (_, stop), (start, _) in pairwise(spans)), "in order, with barriers between them"
+    assert sum(seconds) <= recording.seconds and min(seconds[:2]) > seconds[2] > 0, "a long launch takes longer"
+    first = recording.seconds
+    recording.run()
+    assert timing.seconds == pytest.approx(first + recording.seconds)
+
+
+def test_only_what_is_recorded_meanwhile_is_timed(device, shaders):
+    x = device.allocate(64, host=True)
+    with device.timing() as timing:
+        pass
+    recording = device.record([step(shaders, x, device.allocate(64, host=True))])
+    recording.run()
+    assert timing.seconds == 0
+    with pytest.raises(DeviceError, match="has no times"):
+        recording.launch_spans()
+
+
+def test_a_device_without_timestamps_says_so(device):
+    blind = KomputeDevice(replace(device.info, limits=replace(device.info.limits, timestamp_ns=0.0)))
+    with pytest.raises(DeviceError, match="has no timestamps"), blind.timing():
+        pass
+
+
 def test_the_device_keeps_the_interface(device):
     assert isinstance(device, Device)
 

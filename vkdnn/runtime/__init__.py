@@ -6,7 +6,7 @@ It must never know what a kernel computes: it sees SPIR-V, words and regions.
 from __future__ import annotations
 
 from vkdnn.runtime.info import DeviceInfo, Limits, Strategies, choose, list_devices
-from vkdnn.runtime.interface import Buffer, Device, Launch, Recording, Region
+from vkdnn.runtime.interface import Buffer, Device, Launch, Recording, Region, Timing
 from vkdnn.runtime.probe import open_device
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Recording",
     "Region",
     "Strategies",
+    "Timing",
     "choose",
     "list_devices",
     "open_device",

@@ -6,6 +6,7 @@ It must never import a backend: Kompute is one, another may stand beside it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -66,6 +67,12 @@ class Launch:
     writes: tuple[Region, ...]
 
 
+class Timing(Protocol):
+    """A stop-watch over all runs of what was recorded while it was on."""
+
+    seconds: float
+
+
 class Recording(Protocol):
     """Launches recorded once; each `run` is one submission."""
 
@@ -89,6 +96,19 @@ class Recording(Protocol):
 
     def fetch(self, buffer: Buffer, offset: int = 0, words: int | None = None) -> Words:
         """A copy of what the last run downloaded."""
+        ...
+
+    @property
+    def seconds(self) -> float:
+        """Of the last run, from the first launch's beginning to the last one's end; recorded within timing()."""
+        ...
+
+    def launch_spans(self) -> list[tuple[float, float]]:
+        """Of each launch of the last run, beginning and end in seconds since the first began; within timing()."""
+        ...
+
+    def launch_seconds(self) -> list[float]:
+        """Of each launch of the last run, how long it took; recorded within timing()."""
         ...
 
 
@@ -127,4 +147,8 @@ class Device(Protocol):
         self, launches: Sequence[Launch], uploads: Sequence[Buffer] = (), downloads: Sequence[Buffer] = ()
     ) -> Recording:
         """Records uploads, launches in order, downloads."""
+        ...
+
+    def timing(self) -> AbstractContextManager[Timing]:
+        """What is recorded within has the times of its launches. Raises DeviceError without timestamps."""
         ...

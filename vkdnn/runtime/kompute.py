@@ -1,4 +1,4 @@
-"""A device driven through Kompute: memory, transfers, recorded sequences; the only module that imports kp.
+"""A device driven through Kompute: memory, transfers, submissions; the only module that imports kp.
 
 It must never hand out a view of device memory, nor let a hazard, a limit or a lost device pass in silence.
 """
@@ -12,7 +12,9 @@ import os
 import threading
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import ModuleType
 from typing import Any
 
@@ -21,9 +23,9 @@ import numpy as np
 from vkdnn.errors import ArgumentError, DeviceError, MemoryLimitError
 from vkdnn.numerics.flush import hardware_flush
 from vkdnn.runtime.checks import check_launch, check_span, check_words
-from vkdnn.runtime.hazards import plan_barriers
 from vkdnn.runtime.info import SOFTWARE, DeviceInfo, Strategies
 from vkdnn.runtime.interface import Buffer, Launch, Words
+from vkdnn.runtime.recording import KomputeRecording, Timing
 
 # Written to the ticket on the device once; every submission ends by copying it back (see submit).
 _TICKET = 0x5EA1ED00
@@ -32,6 +34,7 @@ _MAX_ALGORITHMS = 1024
 _NO_CONSTANTS = np.zeros(0, np.uint32)
 
 _serials = itertools.count()
+_timing: ContextVar[Timing | None] = ContextVar("timing", default=None)
 
 
 class KomputeBuffer:
@@ -60,66 +63,6 @@ class KomputeBuffer:
         return self._staging
 
 
-class KomputeRecording:
-    """A Kompute sequence: uploads, launches with barriers at real hazards, downloads; replayed by `run`."""
-
-    def __init__(
-        self,
-        device: KomputeDevice,
-        launches: Sequence[Launch],
-        uploads: Sequence[Buffer],
-        downloads: Sequence[Buffer],
-    ) -> None:
-        self._device = device
-        self._uploads = {device.own(buffer, "uploads", host=True).serial for buffer in uploads}
-        self._downloads = {device.own(buffer, "downloads", host=True).serial for buffer in downloads}
-        plan = plan_barriers(launches)
-        # Everything recorded is kept alive by this object: Kompute itself holds only the tensors.
-        self._buffers = [*uploads, *downloads, *(buffer for launch in launches for buffer in launch.buffers)]
-        self._fetched = False
-        with device.lock:
-            self._sequence, self.plan = device.record_sequence(launches, plan, uploads, downloads)
-        self.barriers = sum(self.plan)
-        # Between these two of the sequence's timestamps lie the launches, transfers aside.
-        self._span = (bool(uploads), bool(uploads) + len(launches) + self.barriers) if device.timed else None
-
-    def stage(self, buffer: Buffer, words: Words, offset: int = 0) -> None:
-        """Copies `words` (uint32, 1-D) into the staging memory of an upload buffer, from word `offset` on.
-
-        They stay there for every later run until staged anew. Raises ArgumentError if the buffer is not
-        uploaded by this recording or the words do not fit.
-        """
-        own = self._device.own(buffer, "buffer", host=True)
-        if own.serial not in self._uploads:
-            raise ArgumentError(f"buffer: {own} is not uploaded by this recording; name it in uploads")
-        checked = check_words(words)
-        check_span(own, offset, checked.size)
-        own.staging()[offset : offset + checked.size] = checked
-
-    def run(self) -> None:
-        """Submits everything once and waits for it. Raises DeviceError if the device was lost."""
-        self._device.submit(self._sequence)
-        self._fetched = True
-        if self._span is not None:
-            stamps = self._sequence.get_timestamps()
-            first, last = (stamps[k] for k in self._span)
-            self._device.kernel_seconds += (last - first) * self._device.info.limits.timestamp_ns * 1e-9
-
-    def fetch(self, buffer: Buffer, offset: int = 0, words: int | None = None) -> Words:
-        """A copy of `words` words (default: all from `offset` on) of a download buffer after the last run.
-
-        Raises ArgumentError if the buffer is not downloaded by this recording, which has to have run.
-        """
-        own = self._device.own(buffer, "buffer", host=True)
-        if own.serial not in self._downloads:
-            raise ArgumentError(f"buffer: {own} is not downloaded by this recording; name it in downloads")
-        if not self._fetched:
-            raise ArgumentError(f"buffer: {own} has nothing to fetch before the first run; call run()")
-        count = own.words - offset if words is None else words
-        check_span(own, offset, count)
-        return own.staging()[offset : offset + count].copy()
-
-
 class KomputeDevice:
     """An opened device. Its methods may be called from any thread; submissions happen one at a time."""
 
@@ -129,8 +72,6 @@ class KomputeDevice:
         self.strategies = strategies
         self.submissions = 0
         self.peak_bytes = 0
-        self.timed = False  # whether what is recorded from now on takes the time of its launches
-        self.kernel_seconds = 0.0  # of all runs of such recordings, by the device's timestamps
         self.lock = threading.RLock()
         self._allocated = 0
         self._remote = 0
@@ -253,7 +194,32 @@ class KomputeDevice:
         self._check_process()
         for launch in launches:
             check_launch(launch, self.info)
-        return KomputeRecording(self, launches, uploads, downloads)
+        timing = _timing.get()
+        return KomputeRecording(
+            self, launches, uploads, downloads, timing if timing is not None and timing.device is self else None
+        )
+
+    @contextmanager
+    def timing(self) -> Iterator[Timing]:
+        """What this thread records within has the times of its launches after each run, here and later.
+
+        Stamps between launches keep those that could overlap apart: such a recording takes a little longer. Raises
+        DeviceError for a device without timestamps.
+
+        >>> with opened.timing() as timing:  # doctest: +SKIP
+        ...     recording = opened.record(launches)
+        >>> recording.run()  # doctest: +SKIP
+        >>> recording.launch_seconds(), timing.seconds  # doctest: +SKIP
+        ([0.00014, 0.00023], 0.00038)
+        """
+        if not self.info.limits.timestamp_ns:
+            raise DeviceError(f"device {self.info}: has no timestamps for computing; time whole submissions instead")
+        timing = Timing(self)
+        token = _timing.set(timing)
+        try:
+            yield timing
+        finally:
+            _timing.reset(token)
 
     # What follows is for this module.
 
@@ -273,11 +239,12 @@ class KomputeDevice:
         plan: Sequence[bool],
         uploads: Sequence[Buffer],
         downloads: Sequence[Buffer],
+        stamps: int = 0,
     ) -> tuple[Any, list[bool]]:
-        """The sequence and, of each launch, whether a barrier was recorded before it: what checks look at."""
+        """The sequence, with room for so many timestamps, and, of each launch, whether a barrier was recorded before
+        it: what checks look at."""
         kp, recorded = self._kp, []
-        stamps = len(launches) + sum(plan) + 4  # at the beginning and after each command
-        sequence = self._manager.sequence(0, stamps) if self.timed else self._manager.sequence()
+        sequence = self._manager.sequence(0, stamps) if stamps else self._manager.sequence()
         if uploads:
             sequence.record(kp.OpTensorSyncDevice(self._tensors(uploads)))
         for launch, barrier in zip(launches, plan, strict=True):

@@ -9,13 +9,15 @@ import os
 import statistics
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import vkdnn as vk
 from vkdnn.check.accuracy.cases import Spec
 from vkdnn.check.accuracy.subjects import Array, subject
 from vkdnn.check.operator import Case
+from vkdnn.device import VulkanDevice
+from vkdnn.runtime import Timing
 
 
 def measured(spec: Spec, case: Case, arrays: list[Array], device: str | None, replays: int) -> dict[str, Any]:
@@ -26,25 +28,20 @@ def measured(spec: Spec, case: Case, arrays: list[Array], device: str | None, re
     with place:
         given = [vk.array(a) for a in arrays]
         jitted = vk.jit(lambda *xs: run(case, list(xs))[1])
-        with _without_store(), _timed(place) as stamped:
+        with _without_store(), _timing(place) as watch:
             begun = time.perf_counter()
             _wait(jitted(*given))
             cold = time.perf_counter() - begun
-            times = [_replay(jitted, given, place, stamped) for _ in range(max(1, replays))]
-    clock = "device" if stamped else "wall"
+            times = [_replay(jitted, given, watch) for _ in range(max(1, replays))]
+    clock = "wall" if watch is None else "device"
     return {"cold_ms": 1e3 * cold, "hot_ms": 1e3 * statistics.median(times), "clock": clock, "replays": len(times)}
 
 
-def _replay(jitted: Any, given: list[Any], place: vk.Device, stamped: bool) -> float:
+def _replay(jitted: Any, given: list[Any], watch: Timing | None) -> float:
     """Seconds of one run."""
-    if stamped:
-        opened: Any = place.opened  # type: ignore[attr-defined]
-        before: float = opened.kernel_seconds
-        jitted(*given)
-        return float(opened.kernel_seconds - before)
-    begun = time.perf_counter()
+    begun, before = time.perf_counter(), 0.0 if watch is None else watch.seconds
     jitted(*given)
-    return time.perf_counter() - begun
+    return time.perf_counter() - begun if watch is None else watch.seconds - before
 
 
 def _wait(results: list[Any]) -> None:
@@ -53,18 +50,11 @@ def _wait(results: list[Any]) -> None:
             result.numpy()
 
 
-@contextmanager
-def _timed(place: vk.Device) -> Iterator[bool]:
-    """Programs recorded within have timestamps; gives whether the device offers them."""
-    opened = getattr(place, "opened", None)
-    if opened is None or not opened.info.limits.timestamp_ns:
-        yield False
-        return
-    opened.timed = True
-    try:
-        yield True
-    finally:
-        opened.timed = False
+def _timing(place: vk.Device) -> AbstractContextManager[Timing | None]:
+    """A stop-watch over Programs recorded within; None for a device without one."""
+    if isinstance(place, VulkanDevice) and place.opened.info.limits.timestamp_ns:
+        return place.opened.timing()
+    return nullcontext()
 
 
 @contextmanager
