@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent / "vkdnn"
 # Bottom up; a module may import from its own layer and the ones before. Longer names win over shorter ones.
 LAYERS = (
     ("errors",),
-    ("dtypes", "tree"),
+    ("dtypes", "tree", "timeline"),
     ("numerics",),
     ("ir",),
     ("codegen",),
@@ -25,7 +25,7 @@ LAYERS = (
     ("array",),
     ("ops",),
     ("transform", "remat"),
-    ("random", "streams", "checkpoint"),
+    ("random", "streams", "checkpoint", "profile"),
     ("nn", "optim"),
     ("aot",),
     ("train", "catalogue"),

@@ -25,6 +25,7 @@ from vkdnn.ops.order import *  # noqa: F403
 from vkdnn.ops.reduce import *  # noqa: F403
 from vkdnn.ops.scan import outer_col, scan_prefix_outer, scan_suffix_outer
 from vkdnn.ops.shape import *  # noqa: F403
+from vkdnn.profile import profile
 from vkdnn.remat import flush, remat
 from vkdnn.transform import grad, jit, value_and_grad, vjp
 

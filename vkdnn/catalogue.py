@@ -77,7 +77,7 @@ LEGEND = (
 NOT_OPERATIONS = frozenset(
     {
         "current_device", "device", "devices", "flush", "grad", "jit", "nn.alibi_slopes", "nn.load_gpt2",
-        "optim.accumulated", "realize", "remat", "value_and_grad", "vjp",
+        "optim.accumulated", "profile", "realize", "remat", "value_and_grad", "vjp",
     }
 )  # fmt: skip
 """Public functions that are about programs, devices and models, not about values."""

@@ -26,6 +26,7 @@ from vkdnn.numerics.basic import exact
 from vkdnn.runtime import Launch, Region
 from vkdnn.shader import ShaderRequest, compile_many
 from vkdnn.shader.request import kernel_request
+from vkdnn.timeline import stretch
 
 Words = np.ndarray[Any, np.dtype[np.uint32]]
 Progress = Callable[[int, int, str], None]
@@ -321,10 +322,12 @@ class VulkanDevice(Device):
         return self.opened.allocate(words, host, remote)
 
     def write(self, handle: Any, words: Words) -> None:
-        self.opened.write(handle, words)
+        with stretch("write"):
+            self.opened.write(handle, words)
 
     def read(self, handle: Any, words: int) -> Words:
-        return self.opened.read(handle, 0, words)
+        with stretch("read"):
+            return self.opened.read(handle, 0, words)
 
     def shader(self, spec: KernelSpec, schedule: Any) -> ShaderRequest:
         """The request from which a kernel is compiled for this device."""
@@ -339,9 +342,12 @@ class VulkanDevice(Device):
         cuts: Sequence[int] = (),
     ) -> Run:
         schedules = [_choice.get()(t.spec, t.spec.schedules(self.target)) for t in tasks]
-        spirv = compile_many([self.shader(t.spec, s) for t, s in zip(tasks, schedules, strict=True)], progress=progress)
+        with stretch("compile"):
+            requests = [self.shader(t.spec, s) for t, s in zip(tasks, schedules, strict=True)]
+            spirv = compile_many(requests, progress=progress)
         launches = [self._launch(*parts) for parts in zip(tasks, schedules, spirv, strict=True)]
-        run = self.recorded(launches, uploads, downloads, cuts)
+        with stretch("record"):
+            run = self.recorded(launches, uploads, downloads, cuts)
         if (log := _log.get()) is not None:
             log.append(Prepared(tasks, schedules, launches, run.recordings))
         return run
@@ -386,7 +392,8 @@ class _VulkanRun:
     def __call__(self) -> None:
         self.done = 0
         for recording in self.recordings:
-            recording.run()  # waits
+            with stretch("submit", recording):
+                recording.run()  # waits
             self.done += 1
 
     def fetch(self, handle: Any) -> Words:

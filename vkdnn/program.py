@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from vkdnn.device import Device, Place, Progress, Run, Storage, Task, Words
@@ -21,6 +22,7 @@ from vkdnn.fusion.spans import cut_long
 from vkdnn.ir.memory import on_host, settle
 from vkdnn.ir.node import Node
 from vkdnn.plan import in_place, lifetimes, plan_arenas
+from vkdnn.timeline import stretch
 
 KEPT_BINDINGS = 4  # recordings a Program keeps: one for each set of storages it was called with
 DOWNLOADED_WORDS = 1 << 18  # results up to 1 MiB come back in the submission that computes them
@@ -48,6 +50,20 @@ def recorded() -> Iterator[list[Ran]]:
         yield found
     finally:
         _log.reset(token)
+
+
+_anew: ContextVar[int] = ContextVar("anew", default=0)
+_scopes = count(1)
+
+
+@contextmanager
+def recorded_anew() -> Iterator[None]:
+    """Within, this thread runs recordings made within, not those that Programs have; afterwards those serve again."""
+    token = _anew.set(next(_scopes))
+    try:
+        yield
+    finally:
+        _anew.reset(token)
 
 
 @dataclass(eq=False)
@@ -85,6 +101,7 @@ class Program:
     ``donated`` are numbers of inputs whose storage an output may take over.
     """
 
+    @stretch("plan")
     def __init__(
         self, device: Device, outputs: Sequence[Node], inputs: Sequence[Node] = (), donated: Sequence[int] = ()
     ):
@@ -138,7 +155,7 @@ class Program:
     def _call(self, arguments: Sequence[Storage | Words], progress: Progress | None) -> list[Storage]:
         handles = [a.handle() if isinstance(a, Storage) else None for a in arguments]
         constants = [s.handle() for s in self.captured.values()]
-        key = tuple(map(id, [*handles, *constants]))
+        key = (_anew.get(), *map(id, [*handles, *constants]))
         bound = self._bound.get(key)
         if bound is None or bound.spoiled:
             held = [*(h for h in handles if h is not None), *constants]

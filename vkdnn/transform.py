@@ -22,6 +22,7 @@ from vkdnn.ir.arguments import integer, integers, short
 from vkdnn.ir.memory import settle
 from vkdnn.ir.node import Node, leaf
 from vkdnn.program import Program
+from vkdnn.timeline import stretch
 
 Function = Callable[..., Any]
 
@@ -147,7 +148,7 @@ class _Traced:
         self, function: Function, structure: tree.Structure, leaves: list[Any], donated: list[int], device: Device
     ):
         parameters = [Array(leaf(_shape(x), _dtype(x), f"argument {i}"), device) for i, x in enumerate(leaves)]
-        with device, tracing.trace():
+        with stretch("trace"), device, tracing.trace():
             positional, keywords = tree.unflatten(structure, list(parameters))
             result = function(*positional, **keywords)
         outputs, self.structure = tree.flatten(result)

@@ -1,4 +1,4 @@
-"""Times of callables, measured in turns, and the work of Programs.
+"""Times of callables, measured in turns.
 
 A figure is never the time of one run alone, except where the run is longer than the time given to its case.
 """
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from vkdnn.device import Device, Task
-from vkdnn.program import Program
 
 Call = Callable[[], Any]
 FEWEST = 3  # runs, unless a single one takes all of the time
@@ -114,16 +113,3 @@ def repeated(device: Device, tasks: Sequence[Task], limits: Limits) -> tuple[Cal
             return run, count
         wanted = count * min(8, 1.2 * limits.submission / max(took, 1e-6))
         count = min(most, max(count + 1, int(wanted)))
-
-
-def work(program: Program) -> tuple[int, int]:
-    """Float operations of one run, by the kernel specs, and the bytes that must move.
-
-    A spec does not know that an input is broadcast, nor a buffer that only a part of it is read: the lesser counts.
-    """
-    flops = moved = 0
-    for step in program.steps:
-        cost = step.spec.cost(step.sizes)
-        flops += cost.flops
-        moved += min(cost.bytes, 4 * sum(node.words for node in {*step.inputs, *step.outputs}))
-    return flops, moved

@@ -18,11 +18,12 @@ import numpy as np
 import vkdnn as vk
 from benchmarks.cases import CASES
 from benchmarks.facts import FACTS
-from benchmarks.measure import Limits, in_turns, repeated, tasks_of, work
+from benchmarks.measure import Limits, in_turns, repeated, tasks_of
 from benchmarks.roofline import Roofline, best, measured
 from benchmarks.work import Missing, Setup
 from vkdnn.device import VulkanDevice
 from vkdnn.errors import VkdnnError
+from vkdnn.profile.work import work
 
 Progress = Callable[[str], None]
 KERNELS, CALL = "the kernels", "a call"  # peers have other names
@@ -31,7 +32,7 @@ KERNELS, CALL = "the kernels", "a call"  # peers have other names
 def run(setup: Setup, limits: Limits, cases: Sequence[str], facts: Sequence[str], progress: Progress) -> dict[str, Any]:
     """Everything that was asked for; ``progress`` hears of each thing before it begins."""
     progress("roofline")
-    roof = measured(setup, limits)
+    roof = measured(setup)
     rows = []
     for name in cases:
         progress(name)
@@ -39,7 +40,7 @@ def run(setup: Setup, limits: Limits, cases: Sequence[str], facts: Sequence[str]
         gc.collect()  # arrays of a case must not crowd out those of the next
     if cases:
         progress("roofline")
-        roof = best(roof, measured(setup, limits))
+        roof = best(roof, measured(setup))
     found = []
     for name in facts:
         progress(name)

@@ -1,4 +1,5 @@
-"""The vkdnn command: devices, doctor, sweep, train, generate, show, ops, cache, aot, accuracy, gradcheck, parity.
+"""The vkdnn command: devices, doctor, sweep, train, generate, profile, show, ops, cache, aot, accuracy, gradcheck,
+parity.
 
 It must never show a traceback for an error of vkdnn's own, nor mix anything into JSON on standard output.
 """
@@ -13,7 +14,21 @@ from typing import Annotated
 import typer
 
 import vkdnn
-from vkdnn.cli import accuracy, aot, cache, devices, doctor, generate, gradcheck, ops, parity, show, sweep, train
+from vkdnn.cli import (
+    accuracy,
+    aot,
+    cache,
+    devices,
+    doctor,
+    generate,
+    gradcheck,
+    ops,
+    parity,
+    profile,
+    show,
+    sweep,
+    train,
+)
 from vkdnn.cli.console import Commands
 
 app = typer.Typer(
@@ -48,6 +63,9 @@ app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
 app.command("sweep", epilog=sweep.EXAMPLES)(sweep.sweep)
 app.command("train", epilog=train.EXAMPLES)(train.train)
 app.command("generate", epilog=generate.EXAMPLES)(generate.generate)
+# The options of vkdnn train are handed on to that command's own parser.
+_HANDED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+app.command("profile", epilog=profile.EXAMPLES, context_settings=_HANDED_ON)(profile.profile)
 app.command("show", epilog=show.EXAMPLES)(show.show)
 app.command("ops", epilog=ops.EXAMPLES)(ops.ops)
 app.command("accuracy", epilog=accuracy.EXAMPLES)(accuracy.accuracy)

@@ -1,0 +1,95 @@
+"""The two ceilings of a device, measured through vkdnn itself: copy bandwidth, and multiply-adds on registers.
+
+They are what this device reached with these kernels, not what its maker promises.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from vkdnn.array import Array, array
+from vkdnn.device import Device, VulkanDevice
+from vkdnn.ops.create import arange
+from vkdnn.ops.elementwise import negative
+from vkdnn.ops.reduce import sum as sum_
+from vkdnn.profile.work import work
+from vkdnn.transform import jit
+
+CHAINS, LENGTH = 4, 10  # independent chains an element, so that one hides the other's latency; they fit in one kernel
+SETTLE = 0.5  # seconds; up to 0.4 were seen until a new buffer of a graphics card had its full bandwidth
+RUNS = 5
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """Bytes and float operations a second, each at its best."""
+
+    bytes_per_s: float
+    flops_per_s: float
+
+    def seconds(self, flops: int, moved: int) -> float:
+        """What they allow at best for so many float operations and bytes."""
+        return max(moved / self.bytes_per_s, flops / self.flops_per_s)
+
+    def bound(self, flops: int, moved: int) -> str:
+        """The ceiling that is nearer: ``memory`` or ``arithmetic``."""
+        return "memory" if moved / self.bytes_per_s >= flops / self.flops_per_s else "arithmetic"
+
+    def record(self) -> dict[str, float]:
+        """For JSON."""
+        return asdict(self)
+
+
+def on_hardware(device: Device) -> bool:
+    """Whether it is a graphics card rather than a processor that plays one."""
+    return device.kind not in ("software", "reference")
+
+
+def measured(device: Device, quick: bool = False) -> Ceilings:
+    """The ceilings of a device, by its own clock where it has one: on arrays beyond any cache, and with work that takes
+    so long that starting a kernel does not matter. ``quick`` takes tiny sizes, whose figures mean nothing."""
+    copied, made = (2**26, 2**28) if on_hardware(device) else (2**24, 2**20)
+    if quick:
+        copied, made = 2**14, 2**10
+    return Ceilings(_rates(device, negative, copied)[1], _rates(device, _chains(made), 1)[0])
+
+
+def _chains(count: int) -> Callable[[Array], Array]:
+    """A function whose work is on registers alone: numbers made there, multiplied and added, summed up."""
+
+    def function(x: Array) -> Array:
+        numbers = arange(count).astype("float32") + x
+        chains = [numbers * 0.5 + float(c) for c in range(1, CHAINS + 1)]
+        for _ in range(LENGTH - 1):
+            chains = [y * 0.5 + 1.0 for y in chains]
+        return sum_((chains[0] + chains[1]) + (chains[2] + chains[3]))
+
+    return function
+
+
+def _rates(device: Device, function: Callable[[Array], Any], count: int) -> tuple[float, float]:
+    """Float operations and bytes a second of a function of one array of so many numbers, at its best of some runs: of
+    its kernels alone where the device has a clock."""
+    stamped = isinstance(device, VulkanDevice) and device.opened.info.limits.timestamp_ns
+    run = jit(function)
+    with device, device.opened.timing() if stamped else nullcontext() as watch:  # type: ignore[attr-defined]
+        x = array(np.linspace(-1.0, 1.0, count, dtype=np.float32))
+
+        def once() -> float:
+            begun, before = time.perf_counter(), watch.seconds if watch else 0.0
+            run(x)
+            return float(watch.seconds - before) if watch else time.perf_counter() - begun
+
+        once()
+        until = time.perf_counter() + (SETTLE if on_hardware(device) else 0.0)
+        while time.perf_counter() < until:
+            once()
+        took = min(once() for _ in range(RUNS))
+    flops, moved = work(run.program(x))
+    return flops / took, moved / took

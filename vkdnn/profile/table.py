@@ -1,0 +1,64 @@
+"""A profile as text: where a call's time goes, and its kernels by their share."""
+
+from __future__ import annotations
+
+from vkdnn.profile.result import Profile, totals
+
+HEADS = ("ms", "share", "launches", "µs each", "GB/s", "GFLOP/s", "roofline", "bound", "kernel")
+_WIDTHS = (9, 6, 8, 9, 8, 8, 8)
+_LONGEST = 110  # characters of a kernel's title
+
+
+def table(profile: Profile) -> str:
+    """All of it; no line is cut but for titles of kernels."""
+    return "\n".join([*heading(profile), "", *kernel_lines(profile)])
+
+
+def heading(profile: Profile) -> list[str]:
+    """The call as a whole."""
+    gaps = profile.gaps
+    roof, first = profile.ceilings, totals(profile.first.stretches)
+    parts = ", ".join(f"{_ms(first[name])} {name}" for name in ("trace", "plan", "compile", "record") if name in first)
+    return [
+        f"{profile.name} on {profile.device}",
+        f"ceilings: copy {roof.bytes_per_s / 1e9:,.3g} GB/s, multiply and add {roof.flops_per_s / 1e9:,.5g} GFLOP/s",
+        f"a call: {_ms(profile.wall)} of wall time, {_ms(profile.busy)} in kernels: busy {profile.busy_share:.1%}",
+        "not in kernels: " + ", ".join(f"{_ms(seconds)} {where}" for where, seconds in gaps.items()),
+        f"{_counted(profile.submissions, 'submission')}, {_counted(profile.dispatches, 'dispatch')}, "
+        f"{_counted(profile.barriers, 'barrier')}; the kernels reach {profile.fraction:.0%} of the ceilings",
+        f"the first call: {_ms(profile.first.seconds)}" + (f", of which {parts}" if parts else ""),
+    ]
+
+
+def kernel_lines(profile: Profile) -> list[str]:
+    """A head and a line for each kernel."""
+    lines = [_line(HEADS)]
+    for s in profile.shares():
+        cells = (
+            f"{1e3 * s.seconds:.3f}",
+            f"{s.share:.1%}",
+            f"{s.launches:,}",
+            f"{1e6 * s.seconds / max(1, s.launches):,.1f}",
+            f"{s.bytes_per_s / 1e9:,.1f}",
+            f"{s.flops_per_s / 1e9:,.1f}",
+            f"{s.fraction:.0%}",
+            s.bound,
+            s.kernel.title if len(s.kernel.title) <= _LONGEST else s.kernel.title[: _LONGEST - 3] + "...",
+        )
+        lines.append(_line(cells))
+    return lines
+
+
+def _line(cells: tuple[str, ...]) -> str:
+    numbers = "  ".join(f"{cell:>{width}}" for cell, width in zip(cells, _WIDTHS, strict=False))
+    bound, kernel = cells[len(_WIDTHS) :]
+    return f"{numbers}  {bound:<10}  {kernel}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:,.3f} ms"
+
+
+def _counted(number: int, noun: str) -> str:
+    plural = f"{noun}es" if noun.endswith("h") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
