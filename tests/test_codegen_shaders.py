@@ -22,6 +22,7 @@ from vkdnn.fusion.spans import cut_long
 from vkdnn.ir.body import Affine
 from vkdnn.ir.node import leaf
 from vkdnn.ir.ops import OPS
+from vkdnn.kernels.attention_blocks import SplitSchedule
 from vkdnn.kernels.base import Target
 from vkdnn.shader import ShaderRequest, compile_many
 from vkdnn.shader.spirv import undecorated_float_ops
@@ -230,9 +231,8 @@ def test_kernels_of_attention_are_rendered_as_recorded(golden):
     found = {spec.role: spec for spec in specs_of(causal_attention()) + specs("decoding") if hasattr(spec, "role")}
     assert sorted(found) == ["forward", "keys", "merge", "pairs", "queries", "split"]
     for role, spec in found.items():
-        for tiled, chosen in {s.tiled: s for s in reversed(spec.schedules(TARGETS[1]))}.items():
-            name = f"attention_{role}_tiles.comp" if tiled else f"attention_{role}.comp"
-            golden(name, without_library(render(spec, chosen, ())))
+        for kind, chosen in {form_of(s): s for s in reversed(spec.schedules(TARGETS[1]))}.items():
+            golden(f"attention_{role}{kind}.comp", without_library(render(spec, chosen, ())))
 
 
 def test_a_defined_function_is_printed_as_recorded(golden):
@@ -259,6 +259,11 @@ def test_kernel_keys_are_as_recorded(golden):
 
 
 # ---- SPIR-V
+
+
+def form_of(chosen):
+    """Which template of its role a schedule of attention takes."""
+    return "_tiles" if getattr(chosen, "tiled", False) else "_blocks" if isinstance(chosen, SplitSchedule) else ""
 
 
 def one_row(chosen):

@@ -141,40 +141,77 @@ float log_(float x) {
     return t60;
 }
 
-// The blocks of attention_split made one, left to right; an invocation has one element of the result.
+#extension GL_EXT_control_flow_attributes : require
+// The blocks of attention_split made one, left to right. A workgroup has one query of a head: first an invocation is a
+// block and finds the maximum of all up to it, then it is a column of the result.
+shared float highest[64], sums[64], before_of[64], now_of[64];
+shared uint state_of[64];  // 1: nothing before the block, 2: nothing in it
+
 void main() {
     float none = uintBitsToFloat(0xff800000u), dead = ZERO;
-    uint blocks = (keys + 127u) / 128u, total = batches * 4u * queries * 64u;
-    for (uint x = gl_GlobalInvocationID.x; x < total; x += gl_NumWorkGroups.x * 64u) {
-        uint c = x % 64u, line = x / 64u;
+    uint lane = gl_LocalInvocationID.x, blocks = (keys + 127u) / 128u, lines = batches * 4u * queries;
+    for (uint line = gl_WorkGroupID.x; line < lines; line += gl_NumWorkGroups.x) {
         uint t = line % queries, h = line / queries % 4u, b = line / queries / 4u;
-        float top0 = none, weight0 = ZERO, o0 = ZERO;
-        for (uint n = 0u; n < blocks; ++n) {
-            float peak0 = in0[base_in0 + h * 16u + n], sum0 = in1[base_in1 + h * 16u + n], part0 = in2[base_in2 + h * 1024u + n * 64u + c];
-            bool empty0 = is_equal(peak0, none), fresh0 = is_equal(top0, none);
-            float higher0 = maximum(top0, peak0);
-            float before0 = softmax_rescale_(top0, higher0), now0 = softmax_rescale_(peak0, higher0);
-            {
-                float both = add(mul(weight0, before0), mul(sum0, now0));
-                both = empty0 ? weight0 : both;
-                weight0 = fresh0 ? sum0 : both;
-                top0 = higher0;
+        float top0 = none, weight0 = ZERO;
+        float o0 = ZERO;
+        [[dont_unroll]] for (uint start = 0u; start < blocks; start += 64u) {
+            uint n = min(start + lane, blocks - 1u);
+            float peak = in0[base_in0 + h * 16u + n];
+            peak = start + lane < blocks ? peak : none;
+            barrier();
+            highest[lane] = peak;
+            sums[lane] = in1[base_in1 + h * 16u + n];
+            barrier();
+            [[dont_unroll]] for (uint stride = 1u; stride < 64u; stride <<= 1u) {
+                float own = highest[lane], other = highest[max(lane, stride) - stride];
+                float both = maximum(other, own);
+                barrier();
+                highest[lane] = lane < stride ? own : both;
+                barrier();
             }
-            {
-                float old = o0, new = part0;
-                float both = add(mul(old, before0), mul(new, now0));
-                both = empty0 ? old : both;
-                o0 = fresh0 ? new : both;
+            float lower = maximum(top0, highest[max(lane, 1u) - 1u]);
+            lower = lane == 0u ? top0 : lower;
+            float higher = maximum(lower, peak);
+            before_of[lane] = softmax_rescale_(lower, higher);
+            now_of[lane] = softmax_rescale_(peak, higher);
+            state_of[lane] = (is_equal(lower, none) ? 1u : 0u) | (is_equal(peak, none) ? 2u : 0u);
+            top0 = maximum(top0, highest[63]);
+            barrier();
+            uint count = min(64u, blocks - start);
+            [[dont_unroll]] for (uint from = 0u; from < count; from += 8u) {
+                float part0[8];
+                [[unroll]] for (uint u = 0u; u < 8u; ++u) {
+                    uint n = start + min(from + u, count - 1u), c = min(lane, 63u);
+                    part0[u] = in2[base_in2 + h * 1024u + n * 64u + c];
+                }
+                [[unroll]] for (uint u = 0u; u < 8u; ++u) {
+                    float before0 = before_of[from + u], now0 = now_of[from + u];
+                    bool fresh0 = (state_of[from + u] & 1u) != 0u, empty0 = (state_of[from + u] & 2u) != 0u;
+                    {
+                        float old = weight0, new = sums[from + u];
+                        float both = add(mul(old, before0), mul(new, now0));
+                        both = empty0 ? old : both;
+                        weight0 = fresh0 ? new : both;
+                    }
+                    {
+                        float old = o0, new = part0[u];
+                        float both = add(mul(old, before0), mul(new, now0));
+                        both = empty0 ? old : both;
+                        o0 = fresh0 ? new : both;
+                    }
+                }
             }
-}
+        }
         bool unseen0 = is_equal(top0, none);
-        uint at = base_out0 + ((b * queries + t) * 4u + h) * 64u + c;
         {
-            float value = o0;
-            value = divide(value, weight0);
-            out0[at] = unseen0 ? dead : value;
+            uint c = lane + 0u, at = base_out0 + ((b * queries + t) * 4u + h) * 64u + c;
+            if (c < 64u) {
+                float value = o0;
+                value = divide(value, weight0);
+                out0[at] = unseen0 ? dead : value;
 }
-        if (c == 0u) {
+        }
+        if (lane == 0u) {
 }
     }
 }

@@ -1,5 +1,5 @@
 #version 450
-layout(local_size_x = 32, local_size_y = 1, local_size_z = 1) in;
+layout(local_size_x = 8, local_size_y = 1, local_size_z = 1) in;
 
 layout(std430, binding = 0) readonly buffer Buffer_in0 { float in0[]; };
 layout(std430, binding = 1) readonly buffer Buffer_in1 { float in1[]; };
@@ -161,7 +161,7 @@ void main() {
         uint length_k = keys;
         int t4 = in3[base_in3];
         uint blocks = (keys + 127u) / 128u, items = length_q * blocks;
-        for (uint base = gl_WorkGroupID.x * 32u; base < items; base += gl_NumWorkGroups.x * 32u) {
+        for (uint base = gl_WorkGroupID.x * 8u; base < items; base += gl_NumWorkGroups.x * 8u) {
             // Spare invocations compute the last item again and store nothing.
             uint item = base + gl_LocalInvocationID.x, own0 = min(item, items - 1u) / blocks;
             uint block = min(item, items - 1u) % blocks * 128u, first_row = own0, last_row = own0;

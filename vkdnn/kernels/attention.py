@@ -32,6 +32,7 @@ from vkdnn.dtypes import DType, constant_bits, float32
 from vkdnn.ir.body import Affine, Body
 from vkdnn.ir.dims import Dim, minimum
 from vkdnn.ir.node import Node, Shape
+from vkdnn.kernels import attention_blocks as of_blocks
 from vkdnn.kernels.base import MAX_GROUPS, Array, Cost, Groups, KernelSpec, Target, group_count
 
 FAMILY = "attention"
@@ -123,6 +124,9 @@ class AttentionSchedule:
     tiled: bool = False
 
 
+Schedule = AttentionSchedule | of_blocks.SplitSchedule | of_blocks.MergeSchedule
+
+
 def _depth(width: int) -> int:
     """Rows of ``width`` that are staged at a time for weighted sums: a power of two, about 4 KiB."""
     return 1 << min(4, max(1, 1024 // width).bit_length() - 1)
@@ -173,12 +177,13 @@ class AttentionSpec(KernelSpec):
             lines.append(f"  keep scale {np.float32(self.keep_scale).item().hex()}")
         return "\n".join([*lines, f"  inputs {', '.join(map(str, self.input_dtypes))}", ""])
 
-    def schedules(self, target: Target) -> tuple[AttentionSchedule, ...]:
+    def schedules(self, target: Target) -> tuple[Schedule, ...]:
         if self.role == "merge":
-            return (AttentionSchedule(64, 1, 8),)
-        if self.role == "split":  # each invocation has a block of its own
-            large, small = AttentionSchedule(32, 1, 8), AttentionSchedule(8, 1, 8)
-            return (small, large) if target.software else (large, small)
+            return of_blocks.merge_schedules(target, self.value_width)
+        if self.role == "split":
+            alone = (AttentionSchedule(8, 1, 8),)  # each invocation has a block of its own
+            shared = of_blocks.split_schedules(target, self.key_width)
+            return (*alone, *shared) if target.software else (*shared, *alone)
         own = {
             "forward": self.key_width + 2 * self.value_width + BLOCK,
             "queries": 3 * self.key_width + self.value_width + 2 * BLOCK,
@@ -220,10 +225,13 @@ class AttentionSpec(KernelSpec):
         """Words of the rows staged for weighted sums."""
         return max((_depth(width) * width for width in self._summed), default=0)
 
-    def groups(self, sizes: tuple[int, ...], schedule: AttentionSchedule) -> Groups:
+    def groups(self, sizes: tuple[int, ...], schedule: Schedule) -> Groups:
         batches, queries, keys, _ = sizes
-        if self.role == "merge":
-            return (group_count(batches * self.heads * queries * self.value_width, schedule.lanes), 1, 1)
+        if isinstance(schedule, of_blocks.MergeSchedule):
+            return (group_count(batches * self.heads * queries, 1), 1, 1)
+        if isinstance(schedule, of_blocks.SplitSchedule):
+            parts = -(-(queries * self.group) // schedule.rows) * (self.heads // self.group)
+            return (minimum(parts, MAX_GROUPS), minimum(-(-keys // BLOCK), MAX_GROUPS), minimum(batches, MAX_GROUPS))
         if self.role == "split":
             queries *= -(-keys // BLOCK)
         rows, heads = (keys, self.heads // self.group) if self.role == "keys" else (queries, self.heads)
@@ -232,7 +240,7 @@ class AttentionSpec(KernelSpec):
 
     # ---- template
 
-    def context(self, schedule: AttentionSchedule) -> dict[str, Any]:
+    def context(self, schedule: Schedule) -> dict[str, Any]:
         at = dict(self.positions)
         dims = ["b", "h", "i", "j"]
         fixed = [n for n in self.body.needed(at.values()) if n not in self.body.varying((2, 3))]
@@ -270,16 +278,23 @@ class AttentionSpec(KernelSpec):
             return f"in{slot}", glsl.affine(first, ["b", "HEAD", "TOKEN", "0u"], f"base_in{slot}"), columns
 
         rows = {name: step(name) for name in ("q", "k", "v", "do") if name in operands}
+        if isinstance(schedule, AttentionSchedule):
+            how = {
+                "local_size": (schedule.lanes, 1),
+                "lanes": schedule.lanes,
+                "rows": schedule.rows,
+                "step": schedule.step,
+                "together": schedule.together,
+                "tile": 8 * schedule.rows if schedule.tiled else 0,
+                "stage": STAGE,
+                "depth_of": _depth,
+                "columns_stage": self._columns_stage,
+                "by_blocks": False,
+            }
+        else:
+            how = of_blocks.context(schedule, self.key_width, self.value_width)
         return {
-            "local_size": (schedule.lanes, 1),
-            "lanes": schedule.lanes,
-            "rows": schedule.rows,
-            "step": schedule.step,
-            "together": schedule.together,
-            "tile": 8 * schedule.rows if schedule.tiled else 0,
-            "stage": STAGE,
-            "depth_of": _depth,
-            "columns_stage": self._columns_stage,
+            **how,
             "heads": self.heads,
             "group": self.group,
             "key_width": self.key_width,
