@@ -8,7 +8,7 @@ import vkdnn as vk
 from vkdnn.errors import MemoryLimitError
 from vkdnn.fusion.schedule import schedule
 from vkdnn.ir.node import leaf
-from vkdnn.plan import Lifetime, in_place, lifetimes, plan_arenas
+from vkdnn.plan import ALIGNMENT, Lifetime, in_place, lifetimes, plan_arenas
 
 
 def life(words, first, last):
@@ -90,4 +90,5 @@ def test_lifetimes_end_with_the_last_reader():
     steps = schedule([z.node])
     found = lifetimes(steps, [z.node])
     assert all(a.first < a.last <= len(steps) - 1 for a in found)
+    assert all(a.words % ALIGNMENT == 0 for a in found)
     assert not {z.node} & {a.node for a in found} and len(found) == len(steps) - 1

@@ -166,6 +166,29 @@ def test_what_no_kernel_has_is_refused(declaration, message):
         reflect(compiled(glsl))
 
 
+@pytest.mark.parametrize(
+    ("access", "wide", "message"),
+    [
+        ("readonly ", "vec4", None),
+        ("readonly ", "uvec4", "binding 1 is declared twice, as float and as uvec4"),
+        ("", "vec4", "binding 1 is declared twice"),
+    ],
+)
+def test_a_buffer_read_by_elements_and_by_vectors_is_one_binding(access, wide, message):
+    declarations = "".join(
+        f"layout(std430, binding = 1) {access}buffer B{name} {{ {element} {name}[]; }};\n"
+        for element, name in ((wide, "wide"), ("float", "narrow"))
+    )
+    glsl = PLAIN.replace("void main", declarations + "void main").replace("1.0", "narrow[5] + float(wide[1].x)")
+    if message:
+        with pytest.raises(CompileError, match=message):
+            reflect(compiled(glsl))
+    else:
+        found = reflect(compiled(glsl))
+        assert found.bindings[1] == Binding(0, 1, "narrow", "float", readonly=True, runtime_array=True)
+        assert len(found.bindings) == limits_needed(found)["maxPerStageDescriptorStorageBuffers"] == 2
+
+
 HEADER = [MAGIC, 0x00010300, 0, 20, 0]
 
 

@@ -13,10 +13,13 @@ from vkdnn.fusion.specs import Step
 from vkdnn.ir.dims import largest
 from vkdnn.ir.node import Node
 
+ALIGNMENT = 4  # words: every array starts at a multiple, so that kernels may load four elements at once
+
 
 @dataclass(frozen=True)
 class Lifetime:
-    """An array that exists from the step that writes it to the last that reads it."""
+    """An array that exists from the step that writes it to the last that reads it; ``words`` with what follows it up
+    to the next array."""
 
     node: Node
     words: int
@@ -44,7 +47,11 @@ def lifetimes(steps: Sequence[Step], kept: Iterable[Node]) -> list[Lifetime]:
         for node in step.outputs:
             first[node] = i
             last[node] = i
-    return [Lifetime(n, max(1, largest(n.words)), first[n], last[n]) for n in first if n not in skip]
+
+    def words(node: Node) -> int:
+        return max(1, -(-largest(node.words) // ALIGNMENT)) * ALIGNMENT
+
+    return [Lifetime(n, words(n), first[n], last[n]) for n in first if n not in skip]
 
 
 def plan_arenas(lives: Sequence[Lifetime], max_words: int) -> ArenaPlan:

@@ -34,6 +34,9 @@ from vkdnn.shader.module import (
 _UNIFORM_CONSTANT, _UNIFORM, _WORKGROUP, _PUSH_CONSTANT, _STORAGE_BUFFER = 0, 2, 4, 9, 12
 _WORKGROUP_SIZE = 25
 
+# What a buffer that is only read may be declared as beside its elements: several are loaded at once.
+_WIDER = {"float": ("vec2", "vec4"), "uint": ("uvec2", "uvec4")}
+
 # Capability: its name, and the bit of Vulkan's subgroup features that a device needs for it.
 _SUBGROUP = {
     61: ("GroupNonUniform", "BASIC"),
@@ -134,12 +137,16 @@ def reflect(spirv: bytes) -> Reflection:
     if len(module.entry_points) != 1:
         raise damaged(f"the module has {len(module.entry_points)} entry points, expected 1")
     entry, entry_name = module.entry_points[0]
-    bindings, shared = [], 0
+    bindings: dict[tuple[int, int], Binding] = {}
+    shared = 0
     push_members: tuple[PushMember, ...] = ()
     push_bytes = 0
     for found, pointer, storage in module.variables:
         if storage in (_UNIFORM_CONSTANT, _UNIFORM, _STORAGE_BUFFER):
-            bindings.append(_binding(module, found, pointer, storage))
+            one = _binding(module, found, pointer, storage)
+            known = bindings.setdefault((one.set, one.binding), one)
+            if known is not one:
+                bindings[one.set, one.binding] = _merged(known, one)
         elif storage == _WORKGROUP:
             held = _pointee(module, found, pointer)
             if held.size is None:
@@ -156,7 +163,7 @@ def reflect(spirv: bytes) -> Reflection:
         entry_point=entry_name,
         local_size=_local_size(module, entry),
         shared_bytes=shared,
-        bindings=tuple(sorted(bindings, key=lambda b: (b.set, b.binding))),
+        bindings=tuple(bindings[place] for place in sorted(bindings)),
         push_members=push_members,
         push_bytes=push_bytes,
         capabilities=tuple(_CAPABILITIES.get(c, f"Capability{c}") for c in capabilities),
@@ -214,6 +221,14 @@ def _binding(module: Module, found: int, pointer: int, storage: int) -> Binding:
         or all((struct, i, NON_WRITABLE) in module.member_decorations for i in range(len(held.parts))),
         held.parts[-1].opcode == OP_RUNTIME_ARRAY,
     )  # fmt: skip
+
+
+def _merged(a: Binding, b: Binding) -> Binding:
+    """Two declarations of one buffer, of elements and of vectors of them, as that of the elements."""
+    narrow, wide = (a, b) if a.element in _WIDER else (b, a)
+    if not (a.readonly and b.readonly and wide.element in _WIDER.get(narrow.element, ())):
+        raise damaged(f"binding {a.binding} is declared twice, as {a.element} and as {b.element}")
+    return narrow
 
 
 def _push(module: Module, found: int, pointer: int) -> tuple[tuple[PushMember, ...], int]:
