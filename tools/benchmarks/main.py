@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import fnmatch
-import json
-import sys
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.work import has
@@ -23,6 +19,7 @@ from benchmarks import report
 from benchmarks.cases import CASES
 from benchmarks.facts import FACTS
 from benchmarks.measure import Limits
+from benchmarks.options import add_outputs, check_outputs, matching, positive, write_json
 from benchmarks.run import run
 from benchmarks.work import Setup
 from vkdnn.errors import VkdnnError
@@ -35,17 +32,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0, 1 if something failed, 2 for bad options."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    cases, facts = _matching(CASES, options.only), _matching(FACTS, options.only)
+    cases, facts = matching(CASES, options.only), matching(FACTS, options.only)
     if options.list:
         print("\n".join([*cases, *facts]))
         return 0
     if not cases and not facts:
         parser.error(f"--only: {', '.join(options.only)} matches nothing; --list names what there is")
-    if options.png and not has("matplotlib"):
-        parser.error("--png: matplotlib is not installed; install it or leave --png out")
-    for path in (options.json, options.png):
-        if path and str(path) != "-" and not path.absolute().parent.is_dir():
-            parser.error(f"{path}: its folder does not exist; make it first")
+    check_outputs(parser, options)
     scale = "quick" if options.quick else "large" if options.large else "default"
     try:
         device = vk.device(options.device)
@@ -67,28 +60,15 @@ def _parser() -> argparse.ArgumentParser:
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="tiny sizes: shows that everything runs, no figures")
     size.add_argument("--large", action="store_true", help="sizes for a graphics card with 8 GB of memory or more")
-    parser.add_argument("--only", action="append", default=[], metavar="PATTERN", help="part of a name; repeatable")
+    parser.add_argument(
+        "--peers", action="store_true", help="beside PyTorch on a graphics card, by its clock; has options of its own"
+    )
     parser.add_argument("--list", action="store_true", help="names of the cases and facts, and nothing else")
     parser.add_argument("--device", "-d", help="index, kind, part of a name, or cpu (default: VKDNN_DEVICE, the best)")
-    parser.add_argument("--turns", type=_positive, default=9, help="measured runs of each case (default 9)")
-    parser.add_argument("--seconds", type=_positive, default=20, help="after which a case stops (default 20)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the record; - is stdout, all else on stderr")
-    parser.add_argument("--markdown", action="store_true", help="print the tables in Markdown")
-    parser.add_argument("--png", type=Path, metavar="FILE", help="draw ratios and roofline (needs matplotlib)")
+    parser.add_argument("--turns", type=positive, default=9, help="measured runs of each case (default 9)")
+    parser.add_argument("--seconds", type=positive, default=20, help="after which a case stops (default 20)")
+    add_outputs(parser, "ratios and roofline")
     return parser
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected a whole number, 1 or more")
-    return int(text)
-
-
-def _matching(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
-    def fits(name: str, pattern: str) -> bool:
-        return fnmatch.fnmatchcase(name, pattern if set("*?[") & set(pattern) else f"*{pattern}*")
-
-    return [name for name in names if not patterns or any(fits(name, p) for p in patterns)]
 
 
 def _with_progress(setup: Setup, limits: Limits, cases: list[str], facts: list[str]) -> dict[str, Any]:
@@ -105,19 +85,13 @@ def _with_progress(setup: Setup, limits: Limits, cases: list[str], facts: list[s
 
 
 def _tell(record: dict[str, Any], options: argparse.Namespace) -> None:
-    to_stdout = str(options.json) == "-"
-    if options.json:
-        text = json.dumps(record, indent=2) + "\n"
-        if to_stdout:
-            sys.stdout.write(text)
-        else:
-            options.json.write_text(text)
+    stream = write_json(record, options.json)
     if options.png:
         report.picture(record, options.png)
     if options.markdown:
-        print(report.markdown(record), end="", file=sys.stderr if to_stdout else sys.stdout)
+        print(report.markdown(record), end="", file=stream)
     else:
-        console = Console(stderr=to_stdout)
+        console = Console(file=stream)
         if not console.is_terminal:
             console.width = PIPE_WIDTH
         report.print_tables(record, console)
