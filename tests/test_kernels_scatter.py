@@ -226,14 +226,22 @@ def test_rows_are_sorted_where_counters_would_be_too_many():
     assert stages(100_000, 50_000, 2)[-2:] == ["find", "sum"]
 
 
+SHARED_OUT = {
+    "several strips of the table": (np.arange(3000) * 7 % 2500, 2500, 2),
+    "many of one number, and a rest": (np.arange(900) % 5, 5, 6),
+    "more rows than bits": (np.array([69_999, 3, 69_999, 65_536]), 70_000, 1),
+}
+
+
 def test_no_schedule_changes_a_bit(both, forced, monkeypatch):
     original = ScatterSpec.schedules
     monkeypatch.setattr(ScatterSpec, "schedules", lambda spec, target: original(spec, target)[-1:])
-    index, rows, _ = CASES["more rows than lanes"]
-    source = np.random.default_rng(8).standard_normal((3000, 2)).astype(np.float32)
-    (found,) = both(embedding_gradient, np.zeros((rows, 2), np.float32), index.astype(np.int32), source)
-    with exact():
-        assert bits_equal(found, written_scatter(index, source, rows)).all()
+    rng = np.random.default_rng(8)
+    for index, rows, width in SHARED_OUT.values():
+        base, source = (rng.standard_normal((n, width)).astype(np.float32) for n in (rows, len(index)))
+        (found,) = both(vk.scatter_add, base, index.astype(np.int32), source)
+        with exact():
+            assert bits_equal(found, written_scatter(index, source, rows, base)).all()
 
 
 def test_gradients_of_sums(both, forced):

@@ -13,6 +13,7 @@ layout(push_constant) uniform Push {
 #define ZERO_BITS (base_out0 >> 31u)
 // numerics.glsl
 
+#extension GL_EXT_control_flow_attributes : require
 // Scatter-add of 9 source rows into 200 table rows, stage "find" of a stable
 // sort and sum, for each of 6: contributions to one table row are added in ascending source index.
 // How many of the sorted numbers in0[batch ...] are below one. The steps are fixed: a driver's compiler crashed on

@@ -13,15 +13,25 @@ layout(push_constant) uniform Push {
 #define ZERO_BITS (base_out0 >> 31u)
 // numerics.glsl
 
+#extension GL_EXT_control_flow_attributes : require
 // Scatter-add of 40 source rows into 50 table rows, stage "offset" of a stable
 // counting sort and sum: contributions to one table row are added in ascending source index.
 void main() {
     for (uint i = gl_GlobalInvocationID.x; i < 50u; i += gl_NumWorkGroups.x * 64u) {
         uint column = i;
         int total = 0;
-        for (uint row = 0u; row < 1u; ++row) {
-            out0[base_out0 + row * 50u + column] = total;
-            total += in0[base_in0 + column];
+        for (uint first = 0u; first < 1u; first += 16u) {
+            int next[16];
+            [[unroll]] for (uint u = 0u; u < 16u; ++u) {
+                uint row = min(first + u, 1u - 1u);
+                next[u] = in0[base_in0 + column];
+            }
+            [[unroll]] for (uint u = 0u; u < 16u; ++u) {
+                if (first + u < 1u) {
+                    out0[base_out0 + (first + u) * 50u + column] = total;
+                    total += next[u];
+                }
+            }
         }
         out1[base_out1 + column] = total;
     }

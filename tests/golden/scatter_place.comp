@@ -17,6 +17,7 @@ layout(push_constant) uniform Push {
 #define ZERO_BITS (base_out0 >> 31u)
 // numerics.glsl
 
+#extension GL_EXT_control_flow_attributes : require
 // Scatter-add of 40 source rows into 50 table rows, stage "place" of a stable
 // counting sort and sum: contributions to one table row are added in ascending source index.
 void main() {

@@ -1,5 +1,5 @@
 #version 450
-layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
+layout(local_size_x = 128, local_size_y = 1, local_size_z = 1) in;
 
 layout(std430, binding = 0) readonly buffer Buffer_in0 { int in0[]; };
 layout(std430, binding = 1) readonly buffer Buffer_in1 { int in1[]; };
@@ -17,18 +17,51 @@ layout(push_constant) uniform Push {
 #define ZERO_BITS (base_out0 >> 31u)
 // numerics.glsl
 
+#extension GL_EXT_control_flow_attributes : require
 // Scatter-add of 40 source rows into 50 table rows, stage "sum" of a stable
 // counting sort and sum: contributions to one table row are added in ascending source index.
 void main() {
-    for (uint i = gl_GlobalInvocationID.x; i < 400u; i += gl_NumWorkGroups.x * 64u) {
-        uint row = i / 8u, column = i % 8u;
+    for (uint i = gl_GlobalInvocationID.x; i < 100u; i += gl_NumWorkGroups.x * 128u) {
+        uint row = i / 2u, place = i % 2u;
         uint first = uint(in1[base_in1 + row]), last = first + uint(in2[base_in2 + row]);
-        float sum = ZERO;
-        for (uint s = first; s < last; ++s) {
+        uint column0 = place;
+        uint column1 = place + 2u * 1u;
+        uint column2 = place + 2u * 2u;
+        uint column3 = place + 2u * 3u;
+        float sum0 = ZERO;
+        float sum1 = ZERO;
+        float sum2 = ZERO;
+        float sum3 = ZERO;
+        uint s = first;
+        for (; s + 8u <= last; s += 8u) {
+            float next0[8], next1[8], next2[8], next3[8];
+            [[unroll]] for (uint u = 0u; u < 8u; ++u) {
+                row = s + u;
+                row = uint(in0[base_in0 + row]);
+                next0[u] = in3[base_in3 + row * 8u + column0];
+                next1[u] = in3[base_in3 + row * 8u + column1];
+                next2[u] = in3[base_in3 + row * 8u + column2];
+                next3[u] = in3[base_in3 + row * 8u + column3];
+            }
+            [[unroll]] for (uint u = 0u; u < 8u; ++u) {
+                sum0 = add(sum0, next0[u]);
+                sum1 = add(sum1, next1[u]);
+                sum2 = add(sum2, next2[u]);
+                sum3 = add(sum3, next3[u]);
+            }
+        }
+        for (; s < last; ++s) {
             row = s;
             row = uint(in0[base_in0 + row]);
-            sum = add(sum, in3[base_in3 + row * 8u + column]);
+            sum0 = add(sum0, in3[base_in3 + row * 8u + column0]);
+            sum1 = add(sum1, in3[base_in3 + row * 8u + column1]);
+            sum2 = add(sum2, in3[base_in3 + row * 8u + column2]);
+            sum3 = add(sum3, in3[base_in3 + row * 8u + column3]);
         }
-        out0[base_out0 + i] = sum;
+        row = i / 2u;
+        out0[base_out0 + row * 8u + column0] = sum0;
+        out0[base_out0 + row * 8u + column1] = sum1;
+        out0[base_out0 + row * 8u + column2] = sum2;
+        out0[base_out0 + row * 8u + column3] = sum3;
     }
 }

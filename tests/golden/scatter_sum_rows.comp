@@ -17,19 +17,23 @@ layout(push_constant) uniform Push {
 #define ZERO_BITS (base_out0 >> 31u)
 // numerics.glsl
 
+#extension GL_EXT_control_flow_attributes : require
 // Scatter-add of 9 source rows into 200 table rows, stage "sum" of a stable
 // sort and sum, for each of 6: contributions to one table row are added in ascending source index.
 void main() {
     for (uint i = gl_GlobalInvocationID.x; i < 1200u; i += gl_NumWorkGroups.x * 64u) {
-        uint row = i / 1u, column = i % 1u;
+        uint row = i / 1u, place = i % 1u;
         uint first = uint(in1[base_in1 + row]), last = first + uint(in2[base_in2 + row]);
-        float sum = ZERO;
+        uint column0 = place;
+        float sum0 = ZERO;
         uint batch = row / 200u * 9u;
-        for (uint s = first; s < last; ++s) {
+        uint s = first;
+        for (; s < last; ++s) {
             row = s;
             row = uint(in0[base_in0 + row]) + batch;
-            sum = add(sum, in3[base_in3 + row]);
+            sum0 = add(sum0, in3[base_in3 + row]);
         }
-        out0[base_out0 + i] = sum;
+        row = i / 1u;
+        out0[base_out0 + row * 1u + column0] = sum0;
     }
 }

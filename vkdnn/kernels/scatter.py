@@ -31,14 +31,16 @@ from vkdnn.codegen import glsl
 from vkdnn.dtypes import DType, int32
 from vkdnn.ir import build
 from vkdnn.ir.body import Affine, strided
-from vkdnn.ir.dims import Dim, largest
+from vkdnn.ir.dims import Dim, largest, minimum
 from vkdnn.ir.node import Node, Shape
 from vkdnn.ir.ops import OPS
 from vkdnn.kernels.base import Array, Cost, Groups, KernelSpec, Operand, Results, Target, group_count
 from vkdnn.kernels.sort import keys_of, sorted_rows
 from vkdnn.numerics import basic
 
-LANES = 128  # invocations that share the "start" stage
+STRIP = 4  # neighbours of the table that an invocation has in the "start" stage
+STARTS = 64  # workgroups that share it at most
+STAGED = 4096  # source rows a block that a workgroup holds in shared memory
 COUNTERS = 4  # counters an element of the source and the table, up to which rows are ordered by counting
 
 
@@ -55,6 +57,18 @@ class ScatterShape:
     @property
     def blocks(self) -> int:
         return -(-self.count // self.block)
+
+
+@dataclass(frozen=True)
+class ScatterSchedule:
+    """Invocations a workgroup, elements of a row for each in the "sum" stage, loads under way in "offset" and "sum",
+    and whether "rank" gives a block to a workgroup, and "start" the table to several.
+    """
+
+    lanes: int
+    columns: int = 1
+    ahead: int = 1
+    shared: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,32 +95,51 @@ class ScatterSpec(KernelSpec):
         batches = f"batches {s.batches} " if s.batches > 1 else ""
         return f"scatter {self.stage} {batches}count {s.count} block {s.block} rows {s.rows} width {s.width}{inputs}\n"
 
-    def _items(self) -> int:
+    def _items(self, schedule: ScatterSchedule) -> int:
+        """What the invocations share out, or workgroups in the stages where these work together."""
         s = self.shape
-        if self.stage in ("find", "sum"):
-            return s.batches * s.rows * (s.width if self.stage == "sum" else 1)
-        return {"rank": s.blocks, "offset": s.rows, "start": LANES, "place": s.count}[self.stage]
-
-    def schedules(self, target: Target) -> tuple[int, ...]:
-        return (LANES,) if self.stage == "start" else (64, 128)
-
-    def groups(self, sizes: tuple[int, ...], schedule: int) -> Groups:
-        return (group_count(self._items(), schedule), 1, 1)
-
-    def context(self, schedule: int) -> dict[str, Any]:
-        at = [glsl.affine(a, ["row", "column"][: len(a.strides)], f"base_in{i}") for i, a in enumerate(self.index)]
-        value = self.outputs[0]
+        if self.stage == "start":
+            return minimum(STARTS, -(-s.rows // (schedule.lanes * STRIP))) if schedule.shared else 1
         return {
-            "local_size": (schedule, 1),
+            "rank": s.blocks, "offset": s.rows, "place": s.count, "find": s.batches * s.rows,
+            "sum": s.batches * s.rows * -(-s.width // schedule.columns),
+        }[self.stage]  # fmt: skip
+
+    def schedules(self, target: Target) -> tuple[ScatterSchedule, ...]:
+        plain = ScatterSchedule(64)
+        found = {
+            "rank": [ScatterSchedule(256, shared=True)] if largest(self.shape.block) <= STAGED else [],
+            "offset": [ScatterSchedule(64, ahead=16)],
+            "start": [ScatterSchedule(256, shared=True)],
+            "sum": [ScatterSchedule(128, 4 if largest(self.shape.width) >= 4 else 1, 8)],
+        }.get(self.stage, [])
+        return (plain, *found) if target.software else (*found, plain)
+
+    def groups(self, sizes: tuple[int, ...], schedule: ScatterSchedule) -> Groups:
+        together = self.stage == "start" or schedule.shared
+        return (group_count(self._items(schedule), 1 if together else schedule.lanes), 1, 1)
+
+    def context(self, schedule: ScatterSchedule) -> dict[str, Any]:
+        at = [glsl.affine(a, ["row", "column"][: len(a.strides)], f"base_in{i}") for i, a in enumerate(self.index)]
+        value, width = self.outputs[0], self.shape.width
+        return {
+            "local_size": (schedule.lanes, 1),
+            "lanes": schedule.lanes,
             "stage": self.stage,
-            "items": self._items(),
+            "items": self._items(schedule),
             "shape": self.shape,
             "type": value.glsl,
             "zero": {"f": "ZERO", "u": "0u"}.get(value.category, "0"),
             "plus": OPS["add"].glsl_for(value.category),
             "number": glsl.clamped(f"in0[{at[0]}]", self.inputs[0], self.shape.rows),
             "search_step": 1 << (largest(self.shape.count).bit_length() - 1),
-            "lane_items": -(-self.shape.rows // LANES),
+            "strip": STRIP,
+            "strips": -(-self.shape.rows // (schedule.lanes * STRIP)),
+            "columns": schedule.columns,
+            "ragged": schedule.columns > 1 and (isinstance(width, Dim) or bool(width % schedule.columns)),
+            "places": -(-self.shape.width // schedule.columns),
+            "ahead": schedule.ahead,
+            "shared_memory": schedule.shared,
             "at": at,
         }
 
@@ -142,7 +175,7 @@ class ScatterSpec(KernelSpec):
             flops = added if self.outputs[0].category == "f" else 0
             return Cost(flops, 4 * (added + table * (len(self.index) - 3) + s.batches * s.count))
         words = {"rank": 2 * s.count + s.blocks * s.rows, "offset": 2 * s.blocks * s.rows}
-        return Cost(0, 4 * words.get(self.stage, 2 * self._items()))
+        return Cost(0, 4 * words.get(self.stage, 2 * self._items(ScatterSchedule(1))))
 
 
 def _named_rows(s: ScatterShape, index: Array) -> Array:
