@@ -253,13 +253,15 @@ class Program:
             if root in bound.buffers:
                 result.producer = weakref.ref(bound.buffers[root])
                 bound.buffers[root].holder = weakref.ref(result)
+        donated = set(self.donated)
         for i, argument in enumerate(arguments):
             node = self.inputs[i]
+            returned = node in self.returned
             if isinstance(argument, Storage):
-                found[node] = argument
-                if i in self.donated:  # if the function returns it as it was, under a new storage
-                    found[node] = Storage(self.device, argument.words, argument.handle())
+                if returned:  # as it was; what is donated, under a new storage
+                    found[node] = Storage(self.device, argument.words, argument.handle()) if i in donated else argument
+                if i in donated:
                     argument.donate()
-            elif node in self.returned:
+            elif returned:
                 found[node] = self.device.upload(argument)  # its slot is staged anew by the next call
         return [found[n] if n in found else self.captured[n] for n in self.results]
