@@ -12,7 +12,7 @@ import jinja2
 from vkdnn.codegen import glsl, merges, render
 from vkdnn.ir import define, monoids
 from vkdnn.ir.ops import OPS
-from vkdnn.runtime import kompute
+from vkdnn.runtime import recording
 
 # ---- on the side of devices: the reference stays as it is
 
@@ -49,12 +49,12 @@ def row(name, form):
 @contextlib.contextmanager
 def no_barriers():
     """Within, recordings have no barrier between launches."""
-    before = kompute.plan_barriers
-    kompute.plan_barriers = lambda launches: [False] * len(launches)
+    before = recording.plan_barriers
+    recording.plan_barriers = lambda launches: [False] * len(launches)
     try:
         yield
     finally:
-        kompute.plan_barriers = before
+        recording.plan_barriers = before
 
 
 # ---- on both sides

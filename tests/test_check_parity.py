@@ -30,7 +30,7 @@ from vkdnn.errors import ArgumentError, ShapeError
 from vkdnn.fusion.schedule import schedule
 from vkdnn.ir.ops import OPS
 from vkdnn.kernels.fold import FoldSchedule, FoldSpec
-from vkdnn.runtime import hazards, kompute
+from vkdnn.runtime import hazards, recording
 from vkdnn.shader import compiler, spirv
 from vkdnn.show import EXAMPLES
 
@@ -254,7 +254,7 @@ def test_conflicts_agree_with_the_planner(monkeypatch):
         for k in np.flatnonzero(plan):  # each is needed
             fewer = [p and i != k for i, p in enumerate(plan)]
             assert conflicts(ready.launches, fewer)
-    assert kompute.plan_barriers is hazards.plan_barriers
+    assert recording.plan_barriers is hazards.plan_barriers
 
 
 def test_kernels_of_bundles_are_looked_at_too(monkeypatch):

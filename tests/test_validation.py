@@ -15,7 +15,7 @@ PROGRAM = """
 import numpy as np
 import pytest
 import vkdnn as vk
-from vkdnn.runtime import kompute
+from vkdnn.runtime import recording
 
 def softmax():
     x = vk.array(np.ones((8, 40), np.float32))
@@ -26,7 +26,7 @@ def test_barriers_where_they_belong():
 
 @pytest.mark.parametrize("missing", [1, 2])
 def test_a_missing_barrier(monkeypatch, missing):
-    plan = kompute.plan_barriers
+    plan = recording.plan_barriers
 
     def planted(launches):
         count, found = 0, []
@@ -35,7 +35,7 @@ def test_a_missing_barrier(monkeypatch, missing):
             found.append(barrier and count != missing)
         return found
 
-    monkeypatch.setattr(kompute, "plan_barriers", planted)
+    monkeypatch.setattr(recording, "plan_barriers", planted)
     softmax()
 """
 

@@ -22,7 +22,7 @@ import pytest
 
 from vkdnn import program
 from vkdnn.plan import ArenaPlan
-from vkdnn.runtime import Launch, Region, kompute, list_devices
+from vkdnn.runtime import Launch, Region, kompute, list_devices, recording
 from vkdnn.runtime.kompute import KomputeDevice
 from vkdnn.shader import ShaderRequest, compile_many
 
@@ -166,9 +166,10 @@ def own_buffers(lives, max_words):
     return ArenaPlan(tuple(life.words for life in lives), places, sum(life.words for life in lives))
 
 
-def record_named(self, launches, plan, uploads, downloads):
+def record_named(self, launches, plan, uploads, downloads, stamps=0):
     """As KomputeDevice.record_sequence(), with barriers that name the buffers."""
-    kp, sequence, touched = self._kp, self._manager.sequence(), {}
+    kp, touched = self._kp, {}
+    sequence = self._manager.sequence(0, stamps) if stamps else self._manager.sequence()
     if uploads:
         sequence.record(kp.OpTensorSyncDevice(self._tensors(uploads)))
     for launch, barrier in zip(launches, plan, strict=True):
@@ -202,7 +203,7 @@ def layer(pytestconfig):
     """The layer is there, and sees what it is to see."""
     log = pytestconfig.stash[_log]
     with pytest.MonkeyPatch.context() as planted:
-        planted.setattr(kompute, "plan_barriers", lambda launches: [False] * len(launches))
+        planted.setattr(recording, "plan_barriers", lambda launches: [False] * len(launches))
         doubled_twice()
     assert any("SYNC-HAZARD-READ-AFTER-WRITE" in f for f in log.new()), (
         "the validation layer is not active: a missing barrier was not reported"

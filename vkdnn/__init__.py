@@ -28,6 +28,7 @@ from vkdnn.ops.shape import *  # noqa: F403
 from vkdnn.profile import profile
 from vkdnn.remat import flush, remat
 from vkdnn.transform import grad, jit, value_and_grad, vjp
+from vkdnn.tune import autotune
 
 from vkdnn import nn, optim, random  # isort: skip  (they use the functions above)
 from vkdnn import aot  # isort: skip

@@ -76,7 +76,7 @@ LEGEND = (
 
 NOT_OPERATIONS = frozenset(
     {
-        "current_device", "device", "devices", "flush", "grad", "jit", "nn.alibi_slopes", "nn.load_gpt2",
+        "autotune", "current_device", "device", "devices", "flush", "grad", "jit", "nn.alibi_slopes", "nn.load_gpt2",
         "optim.accumulated", "profile", "realize", "remat", "value_and_grad", "vjp",
     }
 )  # fmt: skip

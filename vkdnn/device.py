@@ -24,31 +24,13 @@ from vkdnn.ir.arguments import integer
 from vkdnn.kernels.base import KernelSpec, Target
 from vkdnn.numerics.basic import exact
 from vkdnn.runtime import Launch, Region
-from vkdnn.shader import ShaderRequest, compile_many
+from vkdnn.schedules import Winners, asked, current_choice, pick
+from vkdnn.shader import ShaderRequest, bundle, compile_many
 from vkdnn.shader.request import kernel_request
 from vkdnn.timeline import stretch
 
 Words = np.ndarray[Any, np.dtype[np.uint32]]
 Progress = Callable[[int, int, str], None]
-Choice = Callable[[KernelSpec, Sequence[Any]], Any]
-"""Of a spec and its legal schedules on a device, the best first, the one to take."""
-
-_choice: ContextVar[Choice] = ContextVar("choice", default=lambda spec, schedules: schedules[0])
-
-
-@contextmanager
-def scheduled(choice: Choice) -> Iterator[None]:
-    """Within, Programs are made ready on Vulkan devices with the schedules of ``choice``. No bit depends on it."""
-    token = _choice.set(choice)
-    try:
-        yield
-    finally:
-        _choice.reset(token)
-
-
-def current_choice() -> Choice:
-    """What takes the schedules here and now."""
-    return _choice.get()
 
 
 @dataclass(frozen=True)
@@ -163,8 +145,9 @@ class Task:
 class Run(Protocol):
     """Tasks made ready to run many times."""
 
-    done: int
-    """Submissions that the last call has finished."""
+    begun: int
+    """Tasks, of the first on, that a call which broke off may have run: those up to the end of the submission under
+    way, where there are several; a single one has run whole or not at all."""
 
     def stage(self, handle: Any, words: Words) -> None: ...
     def __call__(self) -> None: ...
@@ -263,12 +246,17 @@ class ReferenceDevice(Device):
         progress: Progress | None = None,
         cuts: Sequence[int] = (),
     ) -> Run:
-        return _ReferenceRun(_parts([_reference_call(t) for t in tasks], cuts))
+        return _ReferenceRun(_parts([_reference_call(t) for t in tasks], cuts), _ends(tasks, cuts))
 
 
 def _parts(whole: list[Any], cuts: Sequence[int]) -> list[list[Any]]:
     """A list in parts, cut before these places."""
     return [whole[i:j] for i, j in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
+
+
+def _ends(tasks: Sequence[Task | Launch], cuts: Sequence[int]) -> list[int]:
+    """What Run.begun is in each of the submissions."""
+    return [*cuts, len(tasks)] if cuts else [0]
 
 
 def _reference_call(task: Task) -> Callable[[], None]:
@@ -280,19 +268,18 @@ def _reference_call(task: Task) -> Callable[[], None]:
 
 
 class _ReferenceRun:
-    def __init__(self, parts: list[list[Callable[[], None]]]):
-        self.parts, self.done = parts, 0
+    def __init__(self, parts: list[list[Callable[[], None]]], ends: list[int]):
+        self.parts, self.ends, self.begun = parts, ends, 0
 
     def stage(self, handle: Words, words: Words) -> None:
         handle[: words.size] = words
 
     def __call__(self) -> None:
-        self.done = 0
         with exact():
-            for part in self.parts:
+            for part, end in zip(self.parts, self.ends, strict=True):
+                self.begun = end
                 for call in part:
                     call()
-                self.done += 1
 
     def fetch(self, handle: Words) -> Words:
         return handle.copy()
@@ -317,6 +304,7 @@ class VulkanDevice(Device):
             limits.shared_memory_bytes,
             limits.subgroup_size,
         )
+        self.winners = Winners(info.name, f"{info.driver} {info.driver_version}", opened.strategies.text)
 
     def allocate(self, words: int, host: bool, remote: bool = False) -> Any:
         return self.opened.allocate(words, host, remote)
@@ -341,16 +329,50 @@ class VulkanDevice(Device):
         progress: Progress | None = None,
         cuts: Sequence[int] = (),
     ) -> Run:
-        schedules = [_choice.get()(t.spec, t.spec.schedules(self.target)) for t in tasks]
-        with stretch("compile"):
-            requests = [self.shader(t.spec, s) for t, s in zip(tasks, schedules, strict=True)]
-            spirv = compile_many(requests, progress=progress)
-        launches = [self._launch(*parts) for parts in zip(tasks, schedules, spirv, strict=True)]
+        tuner = current_tuner()
+        tuning = tuner(self, tasks, uploads, downloads, progress, cuts) if tuner is not None else None
+        return tuning or self.ready(tasks, self.chosen(tasks), uploads, downloads, progress, cuts)
+
+    def chosen(self, tasks: Sequence[Task]) -> list[Any]:
+        """The schedules that tasks take here and now."""
+        winners = self.winners if asked() is not False and self.winners.any() else None
+        found = [pick(t.spec, t.sizes, t.spec.schedules(self.target), winners) for t in tasks]
+        if current_choice() is None and bundle.in_use():
+            found = [self._bundled(t.spec, s) for t, s in zip(tasks, found, strict=True)]
+        return found
+
+    def _bundled(self, spec: KernelSpec, chosen: Any) -> Any:
+        """A schedule that a bundle has a kernel for, which was perhaps built with other tunings; else the chosen."""
+        for schedule in (chosen, *spec.schedules(self.target)):
+            if bundle.find(self.shader(spec, schedule).identity) is not None:
+                return schedule
+        return chosen
+
+    def ready(
+        self,
+        tasks: Sequence[Task],
+        schedules: Sequence[Any],
+        uploads: Sequence[Any],
+        downloads: Sequence[Any],
+        progress: Progress | None = None,
+        cuts: Sequence[int] = (),
+    ) -> _VulkanRun:
+        """prepare() with schedules that are given."""
+        launches = self.launches(tasks, schedules, progress)
         with stretch("record"):
             run = self.recorded(launches, uploads, downloads, cuts)
         if (log := _log.get()) is not None:
             log.append(Prepared(tasks, schedules, launches, run.recordings))
         return run
+
+    def launches(
+        self, tasks: Sequence[Task], schedules: Sequence[Any], progress: Progress | None = None
+    ) -> list[Launch]:
+        """Tasks as launches, compiled."""
+        with stretch("compile"):
+            requests = [self.shader(t.spec, s) for t, s in zip(tasks, schedules, strict=True)]
+            spirv = compile_many(requests, progress=progress)
+        return [self._launch(*parts) for parts in zip(tasks, schedules, spirv, strict=True)]
 
     def recorded(
         self, launches: Sequence[Launch], uploads: Sequence[Any], downloads: Sequence[Any], cuts: Sequence[int] = ()
@@ -358,12 +380,11 @@ class VulkanDevice(Device):
         """The run of launches that are ready; otherwise as prepare()."""
         parts = _parts(list(launches), cuts)
         last = len(parts) - 1
-        return _VulkanRun(
-            [
-                self.opened.record(part, uploads if i == 0 else (), downloads if i == last else ())
-                for i, part in enumerate(parts)
-            ]
-        )
+        recordings = [
+            self.opened.record(part, uploads if i == 0 else (), downloads if i == last else ())
+            for i, part in enumerate(parts)
+        ]
+        return _VulkanRun(recordings, _ends(launches, cuts))
 
     def _launch(self, task: Task, schedule: Any, spirv: bytes) -> Launch:
         places = (*task.inputs, *task.outputs)
@@ -383,21 +404,60 @@ class VulkanDevice(Device):
 
 
 class _VulkanRun:
-    def __init__(self, recordings: list[runtime.Recording]):
-        self.recordings, self.done = recordings, 0
+    def __init__(self, recordings: list[runtime.Recording], ends: list[int]):
+        self.recordings, self.ends, self.begun = recordings, ends, 0
 
     def stage(self, handle: Any, words: Words) -> None:
         self.recordings[0].stage(handle, words)
 
     def __call__(self) -> None:
-        self.done = 0
-        for recording in self.recordings:
+        for recording, end in zip(self.recordings, self.ends, strict=True):
+            self.begun = end
             with stretch("submit", recording):
                 recording.run()  # waits
-            self.done += 1
 
     def fetch(self, handle: Any) -> Words:
         return self.recordings[-1].fetch(handle)
+
+
+class Tuner(Protocol):
+    """What Programs ask before they are made ready on a Vulkan device."""
+
+    def __call__(
+        self,
+        device: VulkanDevice,
+        tasks: Sequence[Task],
+        uploads: Sequence[Any],
+        downloads: Sequence[Any],
+        progress: Progress | None,
+        cuts: Sequence[int],
+    ) -> Run | None:
+        """A run that times kernels when it is called first; None where there is nothing to time."""
+        ...
+
+
+_tuner: ContextVar[Tuner | None] = ContextVar("tuner", default=None)
+_standing: list[Tuner] = []
+
+
+@contextmanager
+def tuned_by(tuner: Tuner) -> Iterator[None]:
+    """Within, Programs are made ready by a tuner."""
+    token = _tuner.set(tuner)
+    try:
+        yield
+    finally:
+        _tuner.reset(token)
+
+
+def stand_by(tuner: Tuner) -> None:
+    """What tunes where VKDNN_AUTOTUNE=1 asks for it."""
+    _standing[:] = [tuner]
+
+
+def current_tuner() -> Tuner | None:
+    """What tunes here and now, if anything does."""
+    return _tuner.get() or (_standing[0] if _standing and asked() else None)
 
 
 # ---- choosing

@@ -22,6 +22,7 @@ from vkdnn.fusion.spans import cut_long
 from vkdnn.ir.memory import on_host, settle
 from vkdnn.ir.node import Node
 from vkdnn.plan import in_place, lifetimes, plan_arenas
+from vkdnn.schedules import generation
 from vkdnn.timeline import stretch
 
 KEPT_BINDINGS = 4  # recordings a Program keeps: one for each set of storages it was called with
@@ -155,7 +156,7 @@ class Program:
     def _call(self, arguments: Sequence[Storage | Words], progress: Progress | None) -> list[Storage]:
         handles = [a.handle() if isinstance(a, Storage) else None for a in arguments]
         constants = [s.handle() for s in self.captured.values()]
-        key = (_anew.get(), *map(id, [*handles, *constants]))
+        key = (_anew.get(), generation(), *map(id, [*handles, *constants]))
         bound = self._bound.get(key)
         if bound is None or bound.spoiled:
             held = [*(h for h in handles if h is not None), *constants]
@@ -180,9 +181,7 @@ class Program:
 
     def _spoil(self, bound: _Bound, arguments: Sequence[Storage | Words]) -> None:
         """The work broke off between submissions: donated arguments that outputs have taken over are gone."""
-        ends = [*self.cuts, len(self.steps)]
-        begun = self.steps[: ends[min(bound.run.done, len(self.cuts))]] if self.cuts else []
-        written = {node for step in begun for node in step.outputs}
+        written = {node for step in self.steps[: bound.run.begun] for node in step.outputs}
         for root in bound.handles:
             if root in written and root not in bound.buffers:
                 donor = arguments[self.inputs.index(self.taken[root])]

@@ -166,7 +166,7 @@ class _Description:
         steps = self.program.steps
         barriers = self.barriers()
         for step, barrier in zip(steps, barriers, strict=True):
-            schedule = self.target.schedule(step.spec)
+            schedule = self.target.schedule(step.spec, step.sizes)
             request = self.target.request(step.spec, schedule)
             if request.identity not in self.requests:
                 self.requests[request.identity] = len(self.listed)

@@ -5,6 +5,7 @@ A pure description: with a portable target no device is needed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from vkdnn.errors import ArgumentError
 from vkdnn.kernels.base import KernelSpec, Target
 from vkdnn.numerics.flush import HARDWARE_FLUSH
 from vkdnn.runtime.info import SOFTWARE, Strategies
+from vkdnn.schedules import Winners, asked
 from vkdnn.shader.request import ShaderRequest, kernel_request
 
 # Words of a buffer: 128 MiB, the least maxStorageBufferRange that Vulkan allows, then what most devices have.
@@ -29,14 +31,18 @@ class BuildTarget:
     strategies: Strategies
     max_words: tuple[int, ...]  # of a buffer: the first that will do
     host_flush: bool
+    winners: Winners | None = None
 
     def request(self, spec: KernelSpec, schedule: Any) -> ShaderRequest:
         """The request from which a kernel is compiled."""
         return kernel_request(spec, schedule, self.strategies)
 
-    def schedule(self, spec: KernelSpec) -> Any:
-        """The schedule of a kernel."""
-        return spec.schedules(self.target)[0]
+    def schedule(self, spec: KernelSpec, sizes: Sequence[Any]) -> Any:
+        """The schedule of a kernel: for a device the tuned one, if there is one for sizes that are numbers."""
+        legal = spec.schedules(self.target)
+        use = self.winners is not None and asked() is not False and self.winners.any()
+        tuned = self.winners.find(spec, sizes, legal) if self.winners is not None and use else None
+        return legal[0] if tuned is None else tuned
 
 
 PORTABLE = BuildTarget("", Target(software=False), SOFTWARE, _PORTABLE_WORDS, False)
@@ -55,4 +61,5 @@ def target_of(device: Device | str | int | None) -> BuildTarget:
     info, strategies = place.opened.info, place.opened.strategies
     # Threads of a software device flush only because the thread that opened it did.
     host_flush = info.kind == "software" and HARDWARE_FLUSH and strategies.subnormals == "native"
-    return BuildTarget(str(info).split(": ", 1)[1], place.target, strategies, (place.max_words,), host_flush)
+    name = str(info).split(": ", 1)[1]
+    return BuildTarget(name, place.target, strategies, (place.max_words,), host_flush, place.winners)

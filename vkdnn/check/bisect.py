@@ -30,12 +30,13 @@ from vkdnn.check.steps import (
     values_of,
 )
 from vkdnn.check.work import Subject, quiet
-from vkdnn.device import Choice, Device, ReferenceDevice, Task, Words, scheduled
+from vkdnn.device import Device, ReferenceDevice, Task, Words
 from vkdnn.device import Place as Region
 from vkdnn.errors import VkdnnError
 from vkdnn.fusion.specs import Step
 from vkdnn.ir.node import Node
 from vkdnn.program import Ran, recorded
+from vkdnn.schedules import Choice, scheduled
 from vkdnn.shader.request import label_of
 
 CHANCES = 8  # runs of a kernel by which it is seen whether it always gives the same
@@ -92,7 +93,9 @@ class Located:
     evidence: Evidence | None = field(default=None, compare=False, repr=False)
 
 
-def locate(subject: Subject, device: Device, believed: Device, choice: Choice, chances: int = CHANCES) -> Located:
+def locate(
+    subject: Subject, device: Device, believed: Device, choice: Choice | None, chances: int = CHANCES
+) -> Located:
     """Bisect a subject whose results on ``device`` differ from those on ``believed``, or from run to run."""
     with quiet():
         with scheduled(choice), recorded() as got:
@@ -122,7 +125,7 @@ def _by_reference(ran: Ran) -> Ran:
 
 
 def _unsteady(
-    want: list[Ran], got: list[Ran], device: Device, believed: Device, choice: Choice, chances: int
+    want: list[Ran], got: list[Ran], device: Device, believed: Device, choice: Choice | None, chances: int
 ) -> Located:
     """Nothing differed this time: look for a kernel that does not always give the same."""
     for number, (a, b) in enumerate(zip(want, got, strict=True), 1):
@@ -140,7 +143,7 @@ def _differs(a: Ran, b: Ran) -> bool:
 class _Bisection:
     """One Program that ran on both devices, with the same inputs."""
 
-    def __init__(self, want: Ran, got: Ran, device: Device, believed: Device, choice: Choice, chances: int):
+    def __init__(self, want: Ran, got: Ran, device: Device, believed: Device, choice: Choice | None, chances: int):
         self.want, self.got, self.device, self.believed = want, got, device, believed
         self.choice, self.chances = choice, chances
         self.steps: list[Step] = got.program.steps

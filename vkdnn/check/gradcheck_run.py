@@ -19,12 +19,13 @@ from vkdnn.check.operator import Case, Operator
 from vkdnn.check.subjects import Array, GraphSubject, NumpySubject, Subject, device_gradients, graph_subject
 from vkdnn.check.subjects_torch import is_torch, torch_subject
 from vkdnn.check.users import described, refuse_class
-from vkdnn.device import Choice, Device, current_device
+from vkdnn.device import Device, current_device
 from vkdnn.device import device as find_device
 from vkdnn.errors import ArgumentError, VkdnnError
 from vkdnn.ir.arguments import integers, number, short
 from vkdnn.kernels.attention import AttentionSpec
 from vkdnn.kernels.expr import ExprSpec
+from vkdnn.schedules import Choice
 
 MODES = ("full", "fast", "inner", "complex")
 

@@ -36,8 +36,9 @@ from vkdnn.check.work import (
     slug,
     together,
 )
-from vkdnn.device import Choice, Device, Prepared, ReferenceDevice, current_choice, prepared, scheduled
+from vkdnn.device import Device, Prepared, ReferenceDevice, prepared
 from vkdnn.errors import ArgumentError
+from vkdnn.schedules import Choice, current_choice, scheduled
 
 TOGETHER = 8  # operations that share a Program while nothing differs
 Target = Case | Group | Work | ModelWork
@@ -188,7 +189,7 @@ class _Look:
 
     results: list[Results]
     differences: list[list[Difference]]
-    choice: Choice = field(default_factory=current_choice)  # under which the first difference was seen
+    choice: Choice | None = field(default_factory=current_choice)  # under which the first difference was seen
     unsteady: bool = False
     values: list[int] = field(default_factory=list)
     made: list[Prepared] = field(default_factory=list)

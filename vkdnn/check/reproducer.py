@@ -19,9 +19,10 @@ from vkdnn.check.bisect import Evidence, Finger
 from vkdnn.check.bits import difference
 from vkdnn.check.steps import taking
 from vkdnn.check.work import quiet
-from vkdnn.device import Device, Task, VulkanDevice, scheduled
+from vkdnn.device import Device, Task, VulkanDevice
 from vkdnn.device import device as find_device
 from vkdnn.errors import ArgumentError, VkdnnError
+from vkdnn.schedules import scheduled
 from vkdnn.shader.store import replaced
 
 SCRIPT, DATA = "reproduce.py", "inputs.npz"

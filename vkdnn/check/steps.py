@@ -15,22 +15,12 @@ import numpy as np
 from vkdnn import dtypes
 from vkdnn.array import Array as Lazy
 from vkdnn.check.operator import Array
-from vkdnn.device import (
-    Choice,
-    Device,
-    Place,
-    Progress,
-    ReferenceDevice,
-    Run,
-    Task,
-    VulkanDevice,
-    Words,
-    scheduled,
-)
+from vkdnn.device import Device, Place, Progress, ReferenceDevice, Run, Task, VulkanDevice, Words
 from vkdnn.fusion.specs import Step
 from vkdnn.ir.node import IDENTITIES, Node, leaf, make, toposort
 from vkdnn.kernels.base import KernelSpec
 from vkdnn.program import Program, Ran
+from vkdnn.schedules import Choice, scheduled
 
 Values = dict[Node, Words]
 
@@ -115,10 +105,12 @@ def _alike(a: Any, b: Any) -> bool:
     return all(bool(x) == bool(getattr(b, name)) for name, x in vars(a).items())
 
 
-def chosen(choice: Choice, device: Device, step: Step) -> Any:
-    """The schedule that a choice takes for a kernel; None on the reference."""
-    schedules = legal(device, step.spec)
-    return choice(step.spec, schedules) if schedules else None
+def chosen(choice: Choice | None, device: Device, step: Step) -> Any:
+    """The schedule that a kernel takes under a choice; None on the reference."""
+    if not isinstance(device, VulkanDevice):
+        return None
+    with scheduled(choice):
+        return device.chosen([Task(step.spec, step.sizes, (), ())])[0]
 
 
 # ---- expressions

@@ -17,12 +17,13 @@ from vkdnn.array import asarray, host_array, host_words
 from vkdnn.autodiff.vjp import pullback
 from vkdnn.check import wide
 from vkdnn.check.users import check_count, parameters
-from vkdnn.device import Choice, Device, current_device, scheduled
+from vkdnn.device import Device, current_device
 from vkdnn.errors import ArgumentError, DtypeError, ShapeError, VkdnnError
 from vkdnn.ir import build
 from vkdnn.ir.arguments import short
 from vkdnn.ir.node import Node, leaf
 from vkdnn.program import Program
+from vkdnn.schedules import Choice, scheduled
 
 Array = np.ndarray[Any, Any]
 
@@ -131,7 +132,7 @@ def device_gradients(
 ) -> list[list[list[Array]]]:
     """What a device gives for the gradients: of each run of one Program, of each subject, of each of its ``floats``.
 
-    ``choice`` picks the schedules, as in vkdnn.device.scheduled.
+    ``choice`` picks the schedules, as in vkdnn.schedules.scheduled.
     """
     # With the results, so that the kernels are those of a pass forward and back.
     outputs = [n for s in subjects for n in (*s.results, *s.gradient_nodes)]

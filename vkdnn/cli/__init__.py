@@ -1,5 +1,5 @@
-"""The vkdnn command: devices, doctor, sweep, train, generate, profile, show, ops, cache, aot, accuracy, gradcheck,
-parity.
+"""The vkdnn command: devices, doctor, sweep, train, generate, profile, tune, show, ops, cache, aot, accuracy,
+gradcheck, parity.
 
 It must never show a traceback for an error of vkdnn's own, nor mix anything into JSON on standard output.
 """
@@ -28,6 +28,7 @@ from vkdnn.cli import (
     show,
     sweep,
     train,
+    tune,
 )
 from vkdnn.cli.console import Commands
 
@@ -71,6 +72,8 @@ app.command("ops", epilog=ops.EXAMPLES)(ops.ops)
 app.command("accuracy", epilog=accuracy.EXAMPLES)(accuracy.accuracy)
 app.command("gradcheck", epilog=gradcheck.EXAMPLES)(gradcheck.gradcheck)
 app.command("parity", epilog=parity.EXAMPLES)(parity.parity)
+_HANDED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+app.command("tune", epilog=tune.EXAMPLES, context_settings=_HANDED_ON)(tune.tune)
 app.add_typer(cache.app)
 app.add_typer(aot.app)
 

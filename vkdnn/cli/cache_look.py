@@ -47,7 +47,9 @@ _REMEDY = "shaders are compiled again in each process; make it writable, or set 
 
 KindOption = Annotated[
     str | None,
-    typer.Option("--kind", metavar="KIND", help="[bold]shaders[/], [bold]verdicts[/], [bold]compilers[/]."),
+    typer.Option(
+        "--kind", metavar="KIND", help="[bold]shaders[/], [bold]verdicts[/], [bold]compilers[/], [bold]tunings[/]."
+    ),
 ]
 
 

@@ -141,8 +141,9 @@ def _report(
 # ---- what to collect
 
 
-def collect_model(collector: Collector, job: Job, levers: Levers, training: bool) -> None:
-    """Runs a model on the collector: its initialization, a training step and the sample, or all of decoding."""
+def collect_model(collector: vk.Device, job: Job, levers: Levers, training: bool) -> None:
+    """Runs a model on a device, such as a collector: a training step and the sample, or its beginning and all of
+    decoding."""
     if training:
         trainer = Trainer(job, sample_text(), collector, levers=levers)
         trainer.step()

@@ -177,6 +177,11 @@ def find(identity: str) -> bytes | None:
     return None
 
 
+def in_use() -> bool:
+    """Whether VKDNN_AOT names any bundle."""
+    return bool(os.environ.get("VKDNN_AOT"))
+
+
 def tables() -> Iterator[KernelTable]:
     """Those of the bundles that VKDNN_AOT names, in their order. Raises BundleError as find() does."""
     for path in filter(None, os.environ.get("VKDNN_AOT", "").split(os.pathsep)):

@@ -293,7 +293,7 @@ def _line_difference(old: str, new: str, resized: bool) -> list[str]:
     if places[0] and places[1] and [_PLACE.sub("", line) for line in plain].count(_PLACE.sub("", plain[0])) == 2:
         return [] if resized else [f"spec: {places[0].group()} → {places[1].group()}"]
     if old.startswith("schedule ") and new.startswith("schedule "):
-        return [f"schedule: {text}" for text in _parameters(old, new)]
+        return [f"schedule: {text}" for text in parameters(old, new)]
     x, y = old.split(), new.split()
     if x[2:4] == y[2:4] == ["const", "float32"] and len(x) == len(y) == 5:
         return [f"spec: {float_text(x[4])} → {float_text(y[4])}"]
@@ -319,8 +319,8 @@ def _with_name(pieces: Sequence[str], index: int) -> str:
     return "".join(pieces[before if named else start : end])
 
 
-def _parameters(old: str, new: str) -> list[str]:
-    """Which parameters of two schedules differ."""
+def parameters(old: str, new: str) -> list[str]:
+    """Which parameters of two schedules, each a line ``schedule Kind(...)``, differ."""
     a, b = (dict(_PARAMETER.findall(line.partition("(")[2])) for line in (old, new))
     kinds = [line.split()[1].partition("(")[0] for line in (old, new)]
     found = [] if kinds[0] == kinds[1] else [f"{kinds[0]} → {kinds[1]}"]

@@ -30,7 +30,7 @@ _OLD_FORMAT, _SHARD = re.compile(r"v\d{1,4}"), re.compile(r"[0-9a-f]{2}")
 _KEY = re.compile(r"[0-9a-f]{64}(\.spv|\.json)?")
 _ANY_FORMAT = b"vkdnn "  # how an entry of any format begins
 _FIRST_KINDS = ("shaders", "verdicts")  # lay at the top before formats had folders of their own
-KINDS = ("shaders", "verdicts", "compilers")
+KINDS = ("shaders", "verdicts", "compilers", "tunings")
 _QUARANTINED = re.compile(rf"({'|'.join(KINDS)})-[0-9a-f]{{64}}")
 UNUSED, EVICTED = "not used for long", "evicted by the size cap"  # why an entry was removed
 
