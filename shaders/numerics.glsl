@@ -2,8 +2,9 @@
 // Every value is flushed (no subnormals) on entry and on return. The device's strategies choose the form:
 //   VKDNN_SUBNORMALS_SOFTWARE  the device keeps subnormals: results are flushed here
 //   VKDNN_DIVIDE_REMAINDER     its division is not correctly rounded: quotients are settled by integer remainder
-//   VKDNN_SQRT_REMAINDER       its square root is not: the same
-// Contraction is forbidden later, on the SPIR-V. Tests for NaN look at bits: compilers delete isnan().
+//   VKDNN_DIVIDE_FMA           the same, but its fma() is fused, as the probe found: settled by the remainder of that
+//   VKDNN_SQRT_REMAINDER, VKDNN_SQRT_FMA  the same for its square root
+// Contraction is forbidden later, on the SPIR-V, where fma() is refused outside of fused(). Tests for NaN look at bits: compilers delete isnan().
 // Choices are between plain names, so that they become selections: branches by the hundred overwhelm some compilers.
 
 // Zeros that no compiler can know: some drop a known zero from x + 0.0 or make x * 0.0 zero, as if zeros had no sign.
@@ -67,7 +68,41 @@ float sub(float a, float b) { return a - b; }
 float mul(float a, float b) { return a * b; }
 #endif
 
-#ifdef VKDNN_DIVIDE_REMAINDER
+#if defined(VKDNN_DIVIDE_FMA) || defined(VKDNN_SQRT_FMA)
+float fused(float a, float b, float c) { return fma(a, b, c); }  // a b + c, rounded once
+#endif
+
+#ifdef VKDNN_DIVIDE_FMA
+// a / b = (n / m) (A B): mantissas n and m, signed powers of two A and 1 / B. All of b comes first, for loops with one
+// divisor. r = (1 - off) / m, where off is exact and below 2^-23 if the estimate is right to 2^-12. Then q is within
+// 0.51 units in the last place of n / m, its remainder n - m q is exact, and what is rounded last is n / m +
+// t (n / m - q), |t| about 2^-24. That is enough: a quotient of 24-bit integers N / M is 1 / 2M units or more away from the
+// middle between two floats, so a wrong side would need |t| >= 1 / (M + 1). (t comes from rounding the second remainder:
+// 2^-24, and 2/3 of that where M >= 3/2 2^23, since the remainder next to such a middle is then in the upper half between
+// powers of two. The one that is a power of two itself, n = 1 over m = 2 - 2^-23, is a tie, which the unit added to off
+// settles.) m is in [1/2, 1) for |b| < 1 and in [2, 4) for |b| >= 2, so that A B leaves the normal range only where the
+// quotient does.
+float divide(float a, float b) {
+    uint ua = floatBitsToUint(a), ub = magnitude_bits(b), exponent = ub & 0x7f800000u;
+    uint shift = uint(clamp(int(exponent) - 0x3f800000, -0x00800000, 0x00800000));
+    float m = uintBitsToFloat(((ub & 0x007fffffu) | 0x3f800000u) + shift);
+    float r = 1.0 / m;
+    r = fused(r, fused(-m, r, 1.0), r);
+    float off = uintBitsToFloat(floatBitsToUint(fused(-m, r, 1.0)) + 1u);
+    float rest = r * off;
+    uint inverse = 0x7f000000u - exponent + shift;
+    inverse = ub == 0u ? 0x7f800000u : inverse;
+    inverse = ub > 0x7f800000u ? NAN_BITS : inverse;
+    float B = uintBitsToFloat(inverse | (floatBitsToUint(b) & 0x80000000u));
+    float n = uintBitsToFloat((ua & 0x007fffffu) | 0x3f800000u);
+    uint power = ua & 0xff800000u;
+    power = (~ua & 0x7f800000u) == 0u ? ua : power;  // a NaN stays one
+    float q = fused(n, r, n * rest);
+    float remainder = fused(-m, q, n);
+    q = fused(fused(remainder, off, remainder), r, q);
+    return mul(q, mul(uintBitsToFloat(power), B));
+}
+#elif defined(VKDNN_DIVIDE_REMAINDER)
 // Quotient of the 24-bit mantissas to 25 bits, exactly: a guess in float is corrected by its remainder, which is exact
 // modulo 2^32 because it is small. 25 bits round to 24 without ties: a tie would need b to divide a power of two.
 float divide(float a, float b) {
@@ -107,7 +142,26 @@ float divide(float a, float b) { return flush_tiny(a / b, (a * 16777216.0) / b);
 float divide(float a, float b) { return a / b; }
 #endif
 
-#ifdef VKDNN_SQRT_REMAINDER
+#ifdef VKDNN_SQRT_FMA
+// x = m 4^k, m in [1, 4). The root g of m is less than a unit in the last place off if the estimate is right to 2^-13;
+// its remainder m - g^2 is exact then. g + unit / 2 is below the root where g^2 + g unit < m: both sides are multiples
+// of unit^2, so the square of unit / 2 decides nothing but on which side of equality the root lies.
+float square_root(float x) {
+    uint u = floatBitsToUint(x);
+    uint even = (u >> 23) & 1u;  // of the unbiased exponent
+    float m = uintBitsToFloat((u & 0x007fffffu) | (0x40000000u - (even << 23)));
+    float y = inversesqrt(m), g = m * y;
+    g = fused(g, 0.5 * fused(-g, y, 1.0), g);
+    float remainder = fused(-g, g, m), unit = g * 1.1920928955078125e-7;
+    uint root = floatBitsToUint(g) + (((u >> 23) + 1u) >> 1 << 23) - 0x20000000u;
+    root += uint(remainder > unit);
+    root -= uint(remainder <= -unit);
+    root = u == 0x7f800000u ? u : root;
+    root = u > 0x7f800000u ? NAN_BITS : root;
+    root = (u & 0x7fffffffu) == 0u ? u : root;
+    return uintBitsToFloat(root);
+}
+#elif defined(VKDNN_SQRT_REMAINDER)
 // Root of the mantissa scaled to [2^48, 2^50), to 25 bits, in the same way; again there are no ties.
 float square_root(float x) {
     uint u = floatBitsToUint(x);

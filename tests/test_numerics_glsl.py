@@ -22,7 +22,25 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 SOFTWARE = "#define VKDNN_SUBNORMALS_SOFTWARE\n"
 REMAINDER = "#define VKDNN_DIVIDE_REMAINDER\n#define VKDNN_SQRT_REMAINDER\n"
-VARIANTS = {"native": "", "remainder": REMAINDER, "software": SOFTWARE, "both": SOFTWARE + REMAINDER}
+FMA = "#define VKDNN_DIVIDE_FMA\n#define VKDNN_SQRT_FMA\n"
+VARIANTS = {
+    "native": "", "remainder": REMAINDER, "fma": FMA,
+    "software": SOFTWARE, "both": SOFTWARE + REMAINDER, "software, fma": SOFTWARE + FMA,
+}  # fmt: skip
+
+# A fused multiply and add for devices without: the sum in 53 bits, rounded to odd, rounds to 24 as if once.
+FUSED = "float fused(float a, float b, float c) { return fma(a, b, c); }"
+FUSED_IN_DOUBLE = """float fused(float a, float b, float c) {
+    double product = double(a) * double(b), more = double(c), total = product + more, seen = total - product;
+    double error = (product - (total - seen)) + (more - seen);
+    uvec2 bits = unpackDouble2x32(total);
+    if (error != 0.0 && (bits.x & 1u) == 0u) {
+        bool outward = (error > 0.0) == (total > 0.0);
+        bits.y -= !outward && bits.x == 0u ? 1u : 0u;
+        bits.x += outward ? 1u : 0xffffffffu;
+    }
+    return veiled(float(packDouble2x32(bits)));  // veiled: double(float(x)) would become x
+}"""
 
 DEFINED = sorted(name for name, op in OPS.items() if op.define is not None and op.types[0] == "f")
 
@@ -59,6 +77,13 @@ TWINS = {
 }
 
 
+def numerics():
+    """The library, its fma() in terms of double on llvmpipe, whose own is not fused."""
+    text = resources.read("shaders", "numerics.glsl")
+    assert FUSED in text
+    return text.replace(FUSED, FUSED_IN_DOUBLE) if open_device().info.driver == "llvmpipe" else text
+
+
 def run(expressions, a, b, defines, library=""):
     """Words of each GLSL expression over a and b, one row an expression."""
     a, b = (np.ascontiguousarray(x).view(np.uint32) for x in (a, b))
@@ -69,7 +94,8 @@ layout(push_constant) uniform Sizes {{ uint count; }};
 layout(std430, binding = 0) readonly buffer InputA {{ uint in_a[]; }};
 layout(std430, binding = 1) readonly buffer InputB {{ uint in_b[]; }};
 layout(std430, binding = 2) writeonly buffer Output {{ uint result[]; }};
-{resources.read("shaders", "numerics.glsl")}
+#define ZERO_BITS (count >> 31u)
+{numerics()}
 {library}
 void main() {{
     for (uint i = gl_GlobalInvocationID.x; i < count; i += gl_NumWorkGroups.x * 64u) {{
@@ -99,22 +125,26 @@ def operands():
     factor = rng.uniform(1, 2, n).astype(np.float32) * np.float32(2.0**-60)
     divisor = rng.uniform(1, 2, n).astype(np.float32) * np.float32(2.0**40)
     near_one = rng.uniform(1, 2, (2, n)).astype(np.float32)
+    near_two = np.float32(2) - rng.integers(1, 64, n).astype(np.float32) * np.float32(2.0**-23)
+    beside = (rng.integers(2**24, 2**25, n) | 1) * 2.0**-24 * near_two  # over near_two: next to a tie
     ints = HARD_INTS.view(np.float32)
     return tuple(
         flush(np.concatenate(parts).astype(np.float32))
         for parts in (
-            [a, random_bits(n, 1), factor, border * divisor, near_one[0], ints],
-            [b, random_bits(n, 2), border / factor, divisor, near_one[1], ints[::-1]],
+            [a, random_bits(n, 1), factor, border * divisor, near_one[0], beside, ints],
+            [b, random_bits(n, 2), border / factor, divisor, near_one[1], near_two, ints[::-1]],
         )
     )
 
 
 def usable(defines):
     """Whether the device may run a variant: a native form is only right where the device's own is."""
-    strategies = open_device().strategies
-    return (strategies.subnormals == "native" or SOFTWARE in defines) and (
-        (strategies.division == "native" and strategies.square_root == "native") or REMAINDER in defines
-    )
+    device = open_device()
+    if FMA in defines:  # a device that needs no software has native forms whether it fuses or not
+        forms = device.info.driver == "llvmpipe" or device.strategies.division == "fma"
+    else:
+        forms = REMAINDER in defines or device.strategies.division == device.strategies.square_root == "native"
+    return forms and (device.strategies.subnormals == "native" or SOFTWARE in defines)
 
 
 def assert_twins(expressions, words, truths, inputs):
@@ -135,9 +165,9 @@ def test_operations_have_the_bits_of_numpy(variant):
 
 
 # The two ends are enough here: the definitions see no strategy, only the operations tested above do.
-@pytest.mark.parametrize("variant", ["native", "both"])
+@pytest.mark.parametrize("variant", ["native", "fma", "both"])
 def test_elementary_functions_have_the_bits_of_numpy(variant):
-    if not usable(VARIANTS[variant]):
+    if not usable(VARIANTS[variant]) or (variant == "fma" and open_device().strategies.division != "fma"):
         pytest.skip(f"the device's strategies are {open_device().strategies.text}")
     rng = np.random.default_rng(9)
     spread = [rng.uniform(-limit, limit, 4000) for limit in (1.2, 15, 100)]

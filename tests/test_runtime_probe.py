@@ -23,7 +23,7 @@ def nothing_forced(monkeypatch):
     monkeypatch.delenv("VKDNN_STRATEGIES", raising=False)
 
 
-PERFECT = Verdict(True, True, True, True, True)
+PERFECT = Verdict(True, True, True, True, True, True)
 CASES = make_cases()
 
 
@@ -134,17 +134,38 @@ def test_nan_is_nan_whatever_its_bits():
 
 def test_a_device_that_keeps_subnormals():
     verdict = verdict_on(answers(**KEEPS_SUBNORMALS))
-    assert verdict == Verdict(False, False, True, False, True)
+    assert verdict == Verdict(False, False, True, False, True, True)
     assert verdict.strategies() == Strategies("software", "native", "native")
 
 
+def rounded_twice(cases, mask):
+    """fma() as a product and a sum."""
+    a, b, c = (words[mask].view(np.float32) for words in (cases.a, cases.b, cases.c))
+    return (a * b + c).view(np.uint32)
+
+
 def test_wrong_division_and_roots_go_to_software():
+    """Of fma() where that is fused, else of integers."""
     division = verdict_on(answers(DIVIDE=last_bit))
-    assert division.strategies() == Strategies("native", "remainder", "native")
+    assert division.strategies() == Strategies("native", "fma", "native")
     square_root = verdict_on(answers(SQUARE_ROOT=last_bit))
-    assert square_root.strategies() == Strategies("native", "native", "remainder")
+    assert square_root.strategies() == Strategies("native", "native", "fma")
     both = {**KEEPS_SUBNORMALS, "DIVIDE": last_bit, "SQUARE_ROOT": last_bit}
+    assert verdict_on(answers(**both)).strategies() == Strategies("software", "fma", "fma")
+    both["FUSED_MULTIPLY_ADD"] = rounded_twice
     assert verdict_on(answers(**both)).strategies() == Strategies("software", "remainder", "remainder")
+
+
+def test_a_fused_multiply_add_rounds_once():
+    chosen = CASES.of(Operation.FUSED_MULTIPLY_ADD)
+    a, b, c = (words[chosen].view(np.float32) for words in (CASES.a, CASES.b, CASES.c))
+    exact = [Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z)) for x, y, z in zip(a, b, c, strict=True)]
+    want = CASES.expected[chosen].view(np.float32)
+    for value, rounded in zip(exact, want, strict=True):
+        own, *beside = (abs(Fraction(float(x)) - value) for x in (rounded, *np.nextafter(rounded, [-9, 9], dtype="f4")))
+        assert own <= min(beside), (value, rounded)
+    assert sum(float(x) != float(y) for x, y in zip(want, a * b + c, strict=True)) > 1000
+    assert not verdict_on(answers(FUSED_MULTIPLY_ADD=one_wrong)).fuses
 
 
 def test_tininess_before_rounding_is_not_native():
@@ -214,6 +235,8 @@ def test_forced_strategies_are_never_native():
         ({"division", "square_root"}, Strategies("native", "remainder", "remainder")),
     ):
         assert PERFECT.strategies(frozenset(forced)) == expected
+    wrong = verdict_on(answers(DIVIDE=last_bit))
+    assert wrong.strategies(frozenset({"division"})) == Strategies("native", "remainder", "native")
 
 
 def test_the_environment_forces_software_but_never_native(monkeypatch):

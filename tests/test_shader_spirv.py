@@ -95,6 +95,17 @@ void main() { data[0] = fma(data[1], data[2], data[3]); }
         decorate_no_contraction(raw_words(glsl, tmp_path))
 
 
+def test_fma_may_stand_in_fused_alone(tmp_path):
+    glsl = """#version 450
+layout(binding = 0) buffer Data { float data[]; };
+float %s(float a, float b, float c) { return fma(a, b, c); }
+void main() { data[0] = %s(data[1], data[2], data[3]); }
+"""
+    assert undecorated_float_ops(raw_words(glsl.replace("%s", "fused"), tmp_path)) == []
+    with pytest.raises(CompileError, match=r"fma\(\)"):
+        undecorated_float_ops(raw_words(glsl.replace("%s", "another"), tmp_path))
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

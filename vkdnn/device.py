@@ -41,6 +41,8 @@ class Prepared:
     schedules: Sequence[Any]
     launches: Sequence[Launch]
     recordings: Sequence[runtime.Recording]
+    fma: bool
+    """Whether the device's strategies divide or take roots by fma()."""
 
 
 _log: ContextVar[list[Prepared] | None] = ContextVar("log", default=None)
@@ -362,7 +364,8 @@ class VulkanDevice(Device):
         with stretch("record"):
             run = self.recorded(launches, uploads, downloads, cuts)
         if (log := _log.get()) is not None:
-            log.append(Prepared(tasks, schedules, launches, run.recordings))
+            ways = self.opened.strategies.division, self.opened.strategies.square_root
+            log.append(Prepared(tasks, schedules, launches, run.recordings, "fma" in ways))
         return run
 
     def launches(

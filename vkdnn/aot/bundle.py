@@ -31,6 +31,7 @@ from vkdnn.ir.node import Node, leaf
 from vkdnn.plan import ArenaPlan
 from vkdnn.program import Program
 from vkdnn.runtime import Launch, Region
+from vkdnn.runtime.info import SOFTWARE
 from vkdnn.runtime.probe import PROBE
 from vkdnn.shader.bundle import Archive, BundleError, provide
 from vkdnn.shader.request import generator_fingerprint
@@ -100,13 +101,12 @@ def check_device(manifest: m.Manifest, device: VulkanDevice, name: str) -> None:
                 f"bundle {name}: needs {wanted} {what}, but {device.name} offers {offered}; choose another device, or "
                 "build the bundle for this one with its --device"
             )
-    strategies = device.opened.strategies
     for rule in ("subnormals", "division", "square_root"):
-        if getattr(manifest.numerics, rule) == "native" and getattr(strategies, rule) != "native":
+        built, own = getattr(manifest.numerics, rule), getattr(device.opened.strategies, rule)
+        if built not in (getattr(SOFTWARE, rule), own):
             raise BundleError(
-                f"bundle {name}: was built for {manifest.producer.target or 'another device'}, whose own {rule} keep "
-                f"the numerics contract; those of {device.name} do not: build the bundle without a device (portable), "
-                "or for this one"
+                f"bundle {name}: was built for {manifest.producer.target or 'another device'}, with {rule} {built}; "
+                f"on {device.name} it is {own}: build the bundle without a device (portable), or for this one"
             )
 
 

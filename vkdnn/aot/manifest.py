@@ -47,9 +47,13 @@ class Numerics:
         str, about("software: kernels flush subnormals; native: the device must.", enum=["software", "native"])
     ]
     division: Annotated[
-        str, about("remainder: in software; native: the device's must be right.", enum=["remainder", "native"])
+        str,
+        about(
+            "remainder: in software; native: the device's must be right; fma: its fma() must be fused.",
+            enum=["remainder", "fma", "native"],
+        ),
     ]
-    square_root: Annotated[str, about("As division.", enum=["remainder", "native"])]
+    square_root: Annotated[str, about("As division.", enum=["remainder", "fma", "native"])]
     host_flush: Annotated[
         bool,
         about(

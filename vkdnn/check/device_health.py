@@ -25,6 +25,7 @@ from vkdnn.shader.store import bytes_text
 
 LEAST_INVOCATIONS, LEAST_SHARED = 256, 32 << 10  # of the variants that every kernel has
 OTHER_DEVICE = "update the device's driver, or choose another device with VKDNN_DEVICE (`vkdnn devices` lists them)"
+_WAYS = {"native": "by its own instructions", "fma": "by remainders of fma()", "remainder": "by integer remainder"}
 
 
 @dataclass(frozen=True)
@@ -38,14 +39,15 @@ class Numerics:
     def way(self, rule: probe.Rule) -> str:
         """How kernels keep a rule on this device."""
         if self.strategies is None:
-            return "by its own instructions" if not rule.differing else "not at all"
+            return _WAYS["native"] if not rule.differing else "not at all"
         chosen = {"division": self.strategies.division, "square root": self.strategies.square_root}.get(rule.name)
         if chosen is not None:
-            return "by its own instructions" if chosen == "native" else "by integer remainder"
+            return _WAYS[chosen]
+        if rule.name == probe.FUSED_RULE:
+            used = "fma" in (self.strategies.division, self.strategies.square_root)
+            return _WAYS["native"] if used else "not used"
         flushed = rule.name in ("addition", "subtraction", "multiplication")
-        return "flushed in software" if flushed and self.strategies.subnormals == "software" else (
-            "by its own instructions"
-        )  # fmt: skip
+        return "flushed in software" if flushed and self.strategies.subnormals == "software" else _WAYS["native"]
 
     def record(self) -> dict[str, Any]:
         """For JSON."""

@@ -32,7 +32,7 @@ class Walk:
     """Looks at what was made ready, each kernel once."""
 
     def __init__(self) -> None:
-        self._known: dict[str, str | None] = {}
+        self._known: dict[tuple[str, bool], str | None] = {}
 
     @property
     def kernels(self) -> int:
@@ -44,23 +44,23 @@ class Walk:
         found: dict[Flaw, None] = {}
         for ready in made:
             for task, schedule, launch in zip(ready.tasks, ready.schedules, ready.launches, strict=True):
-                if text := self._trouble(launch.spirv):
+                if text := self._trouble(launch.spirv, ready.fma):
                     found[Flaw(label_of(task.spec.text()), type(task.spec).__name__, str(schedule), text)] = None
             for flaw in _unordered(ready):
                 found[flaw] = None
         return list(found)
 
-    def _trouble(self, spirv: bytes) -> str | None:
-        key = digest(spirv)
+    def _trouble(self, spirv: bytes, fma: bool) -> str | None:
+        key = digest(spirv), fma
         if key not in self._known:
-            self._known[key] = fusible(spirv)
+            self._known[key] = fusible(spirv, fma)
         return self._known[key]
 
 
-def fusible(spirv: bytes) -> str | None:
-    """Which float operation of a module a driver may fuse; None if none."""
+def fusible(spirv: bytes, fma: bool = False) -> str | None:
+    """Which float operation of a module a driver may fuse; None if none. ``fma``: whether its strategies need fma()."""
     try:
-        bare = undecorated_float_ops(np.frombuffer(spirv, "<u4").tolist())
+        bare = undecorated_float_ops(np.frombuffer(spirv, "<u4").tolist(), fused=fma)
     except (CompileError, ValueError) as error:
         return str(error)
     if not bare:

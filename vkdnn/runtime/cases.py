@@ -15,7 +15,7 @@ Words = npt.NDArray[np.uint32]
 Mask = npt.NDArray[np.bool_]
 
 # Raised whenever the inputs change: part of the key of stored verdicts.
-CASES_VERSION = 1
+CASES_VERSION = 2
 SMALLEST_NORMAL = 0x00800000
 _SIGN = np.uint32(0x80000000)
 _EXPONENT = np.uint32(0x7F800000)
@@ -39,9 +39,10 @@ class Operation(IntEnum):
     SHIFT_LEFT = 12
     SHIFT_RIGHT = 13
     SHIFT_RIGHT_SIGNED = 14
+    FUSED_MULTIPLY_ADD = 15
 
 
-FLOAT_RESULTS = frozenset(range(Operation.ADD, Operation.FLOAT_TO_INT))
+FLOAT_RESULTS = frozenset({*range(Operation.ADD, Operation.FLOAT_TO_INT), Operation.FUSED_MULTIPLY_ADD})
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,8 @@ def make_cases() -> Cases:
         add(operation, _any_bits(rng, 256), _any_bits(rng, 256))
     for operation in (Operation.SHIFT_LEFT, Operation.SHIFT_RIGHT, Operation.SHIFT_RIGHT_SIGNED):
         add(operation, _any_bits(rng, 256), np.arange(256, dtype=np.uint32) % 32)
+    for a, b, c in _fused_triples(rng):
+        add(Operation.FUSED_MULTIPLY_ADD, a, b, c)
     return Cases(
         operation=np.concatenate([np.full(a.size, operation, np.uint32) for operation, a, _, _ in parts]),
         a=np.concatenate([a for _, a, _, _ in parts]),
@@ -186,6 +189,23 @@ def _root_ties(rng: np.random.Generator) -> Words:
     return np.concatenate([_bits(midpoint**2), _bits((midpoint / 2) ** 2 * 2), edge.astype(np.uint32)])
 
 
+def _fused_triples(rng: np.random.Generator) -> list[tuple[Words, Words, Words]]:
+    """What division and root by fma() do: exact remainders, sums of any alignment, and sums next to a tie."""
+    count = 1024
+    a, b, c = _unit(rng, count), _unit(rng, count), _unit(rng, count)
+    sign = _any_bits(rng, count) & _SIGN
+    quotient = _bits(_double(c) / _double(a) * (1 + rng.integers(-2, 3, count).astype(np.float64) * 2.0**-24))
+    scaled = _bits(_double(c) * np.exp2(rng.integers(-50, 27, count).astype(np.float64)))
+    half = _bits(2.0**-24 * (1 + rng.integers(-3, 4, count).astype(np.float64) * 2.0**-23))
+    nearly_one = _bits(1 + rng.integers(-3, 4, count).astype(np.float64) * 2.0**-23)
+    return [
+        (a, b, _bits(-(_double(a) * _double(b)))),
+        (a ^ _SIGN, quotient, c),
+        (a ^ sign, b, scaled),
+        (half ^ sign, nearly_one, c),
+    ]
+
+
 # Answers.
 
 
@@ -202,7 +222,8 @@ def _double(words: Words) -> npt.NDArray[np.float64]:
 def _contract(exact: npt.NDArray[np.float64]) -> Words:
     """A float64 result rounded to the contract's float32: zero if below 2**-126 after rounding to 24 bits.
 
-    Rounding + - × ÷ sqrt of float32 first to 53 bits and then to 24 is the same as rounding once.
+    Rounding + - × ÷ sqrt of float32 first to 53 bits and then to 24 is the same as rounding once; so is a sum that
+    was rounded to odd (see _odd_sum).
     """
     with np.errstate(all="ignore"):
         rounded = exact.astype(np.float32)
@@ -210,6 +231,16 @@ def _contract(exact: npt.NDArray[np.float64]) -> Words:
         unbounded = (np.where(small, exact, 0.0) * 2.0**100).astype(np.float32)  # far from subnormals
         tiny = small & (np.abs(unbounded) < np.float32(2.0**-26))
     return np.where(tiny, np.signbit(exact) * _SIGN, rounded.view(np.uint32)).astype(np.uint32)
+
+
+def _odd_sum(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """a + b rounded to 53 bits, to the odd neighbour where inexact: rounding that to 24 bits rounds a + b once."""
+    total = a + b
+    seen = total - a
+    error = (a - (total - seen)) + (b - seen)
+    beside = np.nextafter(total, np.where(error > 0, np.inf, -np.inf))
+    even = (total.view(np.uint64) & np.uint64(1)) == 0
+    return np.where((error != 0) & even, beside, total)
 
 
 def _answer(operation: Operation, a: Words, b: Words, c: Words) -> Words:
@@ -226,6 +257,8 @@ def _answer(operation: Operation, a: Words, b: Words, c: Words) -> Words:
             return _contract(np.sqrt(_double(a)))
         if operation is Operation.MULTIPLY_ADD:
             return _contract(_double(_contract(_double(a) * _double(b))) + _double(c))
+        if operation is Operation.FUSED_MULTIPLY_ADD:
+            return _contract(_odd_sum(_double(a) * _double(b), _double(c)))
         if operation is Operation.UINT_TO_FLOAT:
             return _bits(a.astype(np.float64))
         if operation is Operation.INT_TO_FLOAT:

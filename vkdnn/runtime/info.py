@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from vkdnn.errors import ArgumentError, DeviceError
 
+Way = Literal["native", "fma", "remainder"]
 Kind = Literal["discrete", "integrated", "virtual", "software", "other"]
 
 # The order of preference when nobody chooses. VkPhysicalDeviceType numbers them otherwise.
@@ -65,12 +66,13 @@ class DeviceInfo:
 class Strategies:
     """How shaders get the contract's `+ - × ÷ sqrt` on a device: by its own instructions or in software.
 
-    The defaults hold on every device that adds and multiplies right.
+    Quotients and roots in software are settled by exact remainders, of fma() where it is fused, else of integers. The
+    defaults hold on every device that adds and multiplies right.
     """
 
     subnormals: Literal["native", "software"] = "software"
-    division: Literal["native", "remainder"] = "remainder"
-    square_root: Literal["native", "remainder"] = "remainder"
+    division: Way = "remainder"
+    square_root: Way = "remainder"
 
     @property
     def text(self) -> str:
@@ -82,7 +84,9 @@ class Strategies:
         """What GLSL defines to get the forms in software."""
         forms = {
             "VKDNN_SUBNORMALS_SOFTWARE": self.subnormals == "software",
+            "VKDNN_DIVIDE_FMA": self.division == "fma",
             "VKDNN_DIVIDE_REMAINDER": self.division == "remainder",
+            "VKDNN_SQRT_FMA": self.square_root == "fma",
             "VKDNN_SQRT_REMAINDER": self.square_root == "remainder",
         }
         return tuple(name for name, on in forms.items() if on)

@@ -23,7 +23,7 @@ from vkdnn.runtime.cases import (
     make_cases,
     same_float,
 )
-from vkdnn.runtime.info import DeviceInfo, Strategies, choose, forced_strategies
+from vkdnn.runtime.info import DeviceInfo, Strategies, Way, choose, forced_strategies
 from vkdnn.runtime.interface import Launch, Region, Words
 from vkdnn.runtime.kompute import KomputeDevice
 from vkdnn.shader import ShaderRequest, compile_many
@@ -42,6 +42,8 @@ layout(binding = 1) readonly buffer Words { float words[]; };
 layout(binding = 2) writeonly buffer Results { uint results[]; };
 layout(binding = 3) writeonly buffer Copies { float copies[]; };
 layout(push_constant) uniform Sizes { uint count; };
+
+float fused(float a, float b, float c) { return fma(a, b, c); }
 
 void main() {
     uint i = gl_GlobalInvocationID.x;
@@ -65,6 +67,7 @@ void main() {
         case 12u: result = one.y << one.z; break;
         case 13u: result = one.y >> one.z; break;
         case 14u: result = uint(int(one.y) >> one.z); break;
+        case 15u: result = floatBitsToUint(fused(a, b, c)); break;
     }
     results[i] = result;
     copies[i] = words[4u * i + 1u];
@@ -73,6 +76,7 @@ void main() {
 
 PROBE = ShaderRequest.of_glsl(PROBE_GLSL, PROBE_GLSL, "hardware", "numerics probe", "probe")
 
+FUSED_RULE = "fma() rounded once"
 _RULES = {
     Operation.ADD: "addition",
     Operation.SUBTRACT: "subtraction",
@@ -89,9 +93,11 @@ _RULES = {
     Operation.SHIFT_LEFT: "left shift",
     Operation.SHIFT_RIGHT: "right shift",
     Operation.SHIFT_RIGHT_SIGNED: "signed right shift",
+    Operation.FUSED_MULTIPLY_ADD: FUSED_RULE,
 }
 _SUMS = (Operation.ADD, Operation.SUBTRACT)
 _MENDED = (Operation.DIVIDE, Operation.SQUARE_ROOT)  # by software, however wrong they are
+_SPARED = (*_MENDED, Operation.FUSED_MULTIPLY_ADD)  # nobody needs a fused one
 
 
 @dataclass(frozen=True)
@@ -106,16 +112,24 @@ class Verdict:
     """÷ is right on normal operands, wherever the result is not below 2**-126."""
     roots_flushed: bool
     roots_normal: bool
+    fuses: bool
+    """fma() rounds once, so that remainders are exact."""
 
     def strategies(self, forced: frozenset[str] = frozenset()) -> Strategies:
         """The fastest strategies that keep the contract; rules in `forced` go to software in any case."""
         flushes = self.flushes and "subnormals" not in forced
         divides = self.divides_flushed if flushes else self.divides_normal
         roots = self.roots_flushed if flushes else self.roots_normal
+
+        def way(rule: str, right: bool) -> Way:
+            if rule in forced:
+                return "remainder"
+            return "native" if right else "fma" if self.fuses else "remainder"
+
         return Strategies(
             subnormals="native" if flushes else "software",
-            division="native" if divides and "division" not in forced else "remainder",
-            square_root="native" if roots and "square_root" not in forced else "remainder",
+            division=way("division", divides),
+            square_root=way("square_root", roots),
         )
 
 
@@ -128,7 +142,7 @@ def judge(cases: Cases, results: Words, copies: Words, device: str) -> Verdict:
 
     flushes = all(whole(right, operation) for operation in (*_SUMS, Operation.MULTIPLY))
     for operation, rule in _RULES.items():
-        if operation in _MENDED:
+        if operation in _SPARED:
             continue
         mends_subnormals = operation in (*_SUMS, Operation.MULTIPLY)
         _require(cases, results, normal if mends_subnormals else right, operation, rule, device)
@@ -144,6 +158,7 @@ def judge(cases: Cases, results: Words, copies: Words, device: str) -> Verdict:
         divides_normal=whole(normal, Operation.DIVIDE),
         roots_flushed=whole(right, Operation.SQUARE_ROOT),
         roots_normal=whole(normal, Operation.SQUARE_ROOT),
+        fuses=whole(right, Operation.FUSED_MULTIPLY_ADD),
     )
 
 

@@ -1,6 +1,7 @@
 """A pass over SPIR-V words that puts NoContraction on every float operation, so that no driver may fuse them.
 
-It must never reorder, drop or rewrite an instruction: it adds annotations, and refuses what it cannot read.
+fma() stands in one function alone, which shaders/numerics.glsl has where the probe found it fused. The pass must never
+reorder, drop or rewrite an instruction: it adds annotations, and refuses what it cannot read.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ MAGIC = 0x07230203
 _HEADER_WORDS = 5
 _NO_CONTRACTION = 42
 _GLSL_FMA = 50
+_FUSED = "fused(f1;f1;f1;"  # the function of shaders/numerics.glsl, as glslangValidator names it
 
+_OP_NAME = 5
 _OP_EXT_INST_IMPORT = 11
 _OP_EXT_INST = 12
 _OP_FUNCTION = 54
@@ -113,20 +116,26 @@ def operand(words: Sequence[int], start: int, end: int, index: int) -> int:
 
 
 def _is_glsl_std_450(words: Sequence[int], start: int, end: int) -> bool:
-    name = b"".join(int(word).to_bytes(4, "little") for word in words[start + 2 : end])
-    return name.split(b"\0", 1)[0] == b"GLSL.std.450"
+    return _string(words, start + 2, end) == "GLSL.std.450"
 
 
-def undecorated_float_ops(words: Sequence[int]) -> list[FloatOp]:
+def _string(words: Sequence[int], start: int, end: int) -> str:
+    text = b"".join(int(word).to_bytes(4, "little") for word in words[start:end])
+    return text.split(b"\0", 1)[0].decode(errors="replace")
+
+
+def undecorated_float_ops(words: Sequence[int], fused: bool = True) -> list[FloatOp]:
     """Float instructions of the module that carry no NoContraction, in order.
 
-    `words` are the module's 32-bit words. Raises CompileError for a malformed module and for GLSL's fma(),
-    which is fused on some devices and not on others.
+    `words` are the module's 32-bit words. Raises CompileError for a malformed module and for GLSL's fma(), which is
+    fused on some devices and not on others: everywhere, or with `fused` outside of fused().
     """
     exempt: set[int] = set()
     groups: list[tuple[int, Sequence[int]]] = []
     imports: set[int] = set()
     found: list[FloatOp] = []
+    names: dict[int, str] = {}
+    function = ""
     for opcode, start, end in instructions(words):
         if opcode in FLOAT_OPS:
             found.append(FloatOp(FLOAT_OPS[opcode], operand(words, start, end, 2), start))
@@ -138,8 +147,14 @@ def undecorated_float_ops(words: Sequence[int]) -> list[FloatOp]:
         elif opcode == _OP_EXT_INST_IMPORT:
             if _is_glsl_std_450(words, start, end):
                 imports.add(operand(words, start, end, 1))
+        elif opcode == _OP_NAME:
+            names[operand(words, start, end, 1)] = _string(words, start + 2, end)
+        elif opcode == _OP_FUNCTION:
+            function = names.get(operand(words, start, end, 2), "")
         elif opcode == _OP_EXT_INST and (
-            operand(words, start, end, 3) in imports and operand(words, start, end, 4) == _GLSL_FMA
+            operand(words, start, end, 3) in imports
+            and operand(words, start, end, 4) == _GLSL_FMA
+            and not (fused and function == _FUSED)
         ):
             raise CompileError(
                 f"SPIR-V instruction at word {start} is fma(), which fuses on some devices and not on "
