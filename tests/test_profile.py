@@ -10,6 +10,7 @@ from vkdnn.errors import ArgumentError, DeviceError
 from vkdnn.profile import Ceilings
 from vkdnn.profile import ceilings as ceilings_module
 from vkdnn.profile.chrome import DEVICE, HOST, trace, write
+from vkdnn.profile.table import table
 from vkdnn.timeline import listening, stretch
 
 ROOF = Ceilings(1e10, 1e11)
@@ -55,6 +56,8 @@ def test_where_the_time_goes(found):
 
 def test_the_table(found):
     text = str(found)
+    assert set(found.families()) == {"fold", "matmul"} and sum(found.families().values()) == pytest.approx(1.0)
+    assert "and 2 kernels more" in table(found, top=1)
     assert "3 dispatches, 2 barriers" in text and "1 submission" in text
     assert sum("matmul batch" in line for line in text.splitlines()) == 1
     assert "copy 10 GB/s, multiply and add 100 GFLOP/s" in text

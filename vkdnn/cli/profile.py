@@ -26,6 +26,7 @@ from vkdnn.profile import Profile
 from vkdnn.profile import profile as profiled
 from vkdnn.profile.chrome import write
 from vkdnn.profile.measure import STEPS
+from vkdnn.profile.table import TOP, table
 from vkdnn.train import MODELS, Trainer, sample_text
 
 EXAMPLES = """\
@@ -60,6 +61,7 @@ def profile(
         typer.Option("--shape", "-s", metavar="[NAME=]SIZES[:DTYPE]", help="An argument of module:function; repeat."),
     ] = None,
     steps: Annotated[int, typer.Option("--steps", "-n", min=1, metavar="N", help="Calls that count.")] = STEPS,
+    top: Annotated[int, typer.Option(min=1, metavar="N", help="Kernels that are listed.")] = TOP,
     trace: Annotated[
         Path | None,
         typer.Option("--trace", "-t", metavar="FILE", help="Also write a trace file of the host and the device."),
@@ -89,7 +91,7 @@ def profile(
         found = replace(profiled(function, steps=steps, device=place), name=name, device=full_name(place))
     if trace is not None:
         write(found, trace)
-    _tell(found, tokens, trace, console, as_json)
+    _tell(found, tokens, top, trace, console, as_json)
 
 
 def _model(name: str, words: Sequence[str], place: vk.Device, progress: Progress) -> tuple[str, int, Callable[[], Any]]:
@@ -115,11 +117,11 @@ def _function(target: str, shapes: Sequence[str], place: vk.Device) -> Callable[
     return lambda: run(*arrays)
 
 
-def _tell(found: Profile, tokens: int, trace: Path | None, console: Console, as_json: bool) -> None:
+def _tell(found: Profile, tokens: int, top: int, trace: Path | None, console: Console, as_json: bool) -> None:
     if as_json:
         print_json(found.record() | ({"tokens_per_s": tokens / found.wall} if tokens else {}))
     else:
-        console.print(str(found), markup=False)
+        console.print(table(found, top), markup=False)
         if tokens:
             console.print(f"\n{tokens / found.wall:,.0f} tokens a second", markup=False)
     if trace is not None:

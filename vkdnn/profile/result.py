@@ -186,6 +186,13 @@ class Profile:
             found.append(Share(kernel, count, took, share, fraction, self.ceilings.bound(flops, moved)))
         return found
 
+    def families(self) -> dict[str, float]:
+        """Of each kernel family its share of the time in kernels, the largest first."""
+        found: dict[str, float] = {}
+        for s in self.shares():
+            found[s.kernel.family] = found.get(s.kernel.family, 0.0) + s.share
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
     @property
     def fraction(self) -> float:
         """What the ceilings allow all kernels of a step at best, as a share of the time in kernels."""

@@ -7,11 +7,12 @@ from vkdnn.profile.result import Profile, totals
 HEADS = ("ms", "share", "launches", "µs each", "GB/s", "GFLOP/s", "roofline", "bound", "kernel")
 _WIDTHS = (9, 6, 8, 9, 8, 8, 8)
 _LONGEST = 110  # characters of a kernel's title
+TOP = 40
 
 
-def table(profile: Profile) -> str:
-    """All of it; no line is cut but for titles of kernels."""
-    return "\n".join([*heading(profile), "", *kernel_lines(profile)])
+def table(profile: Profile, top: int = TOP) -> str:
+    """The call, then its ``top`` kernels; long titles are cut."""
+    return "\n".join([*heading(profile), "", *kernel_lines(profile, top)])
 
 
 def heading(profile: Profile) -> list[str]:
@@ -26,14 +27,15 @@ def heading(profile: Profile) -> list[str]:
         "not in kernels: " + ", ".join(f"{_ms(seconds)} {where}" for where, seconds in gaps.items()),
         f"{_counted(profile.submissions, 'submission')}, {_counted(profile.dispatches, 'dispatch')}, "
         f"{_counted(profile.barriers, 'barrier')}; the kernels reach {profile.fraction:.0%} of the ceilings",
+        "by family: " + ", ".join(f"{name} {share:.1%}" for name, share in profile.families().items()),
         f"the first call: {_ms(profile.first.seconds)}" + (f", of which {parts}" if parts else ""),
     ]
 
 
-def kernel_lines(profile: Profile) -> list[str]:
-    """A head and a line for each kernel."""
-    lines = [_line(HEADS)]
-    for s in profile.shares():
+def kernel_lines(profile: Profile, top: int) -> list[str]:
+    """A head, a line for each of the first kernels, and one for the rest."""
+    lines, shares = [_line(HEADS)], profile.shares()
+    for s in shares[:top]:
         cells = (
             f"{1e3 * s.seconds:.3f}",
             f"{s.share:.1%}",
@@ -46,6 +48,9 @@ def kernel_lines(profile: Profile) -> list[str]:
             s.kernel.title if len(s.kernel.title) <= _LONGEST else s.kernel.title[: _LONGEST - 3] + "...",
         )
         lines.append(_line(cells))
+    if rest := shares[top:]:
+        seconds, share = sum(s.seconds for s in rest), sum(s.share for s in rest)
+        lines.append(f"{1e3 * seconds:>9.3f}  {share:>6.1%}  and {_counted(len(rest), 'kernel')} more")
     return lines
 
 
