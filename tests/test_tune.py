@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,12 +14,15 @@ from typer.testing import CliRunner
 
 import vkdnn as vk
 from vkdnn import tune
+from vkdnn.aot.target import PORTABLE, target_of
 from vkdnn.cli import app
-from vkdnn.device import VulkanDevice, prepared
+from vkdnn.device import Task, VulkanDevice, prepared
 from vkdnn.errors import ArgumentError, CompileError, DeviceError, MemoryLimitError
 from vkdnn.kernels.base import Cost
+from vkdnn.program import Program
 from vkdnn.schedules import scheduled
 from vkdnn.schedules.winners import KIND, Candidate, Tuned, Winners, kernels
+from vkdnn.shader import bundle
 from vkdnn.shader.entry import Entry
 from vkdnn.shader.store import Store
 from vkdnn.tune import Limits, Tuning
@@ -246,6 +250,42 @@ def test_arguments_that_an_interrupted_step_may_have_overwritten_are_gone(store,
     assert y.numpy().tobytes() == X[:, :40].tobytes()
     with pytest.raises(DeviceError, match="was donated"):
         x.numpy()
+
+
+def test_what_another_process_times_meanwhile_is_not_timed_again(store, monkeypatch):
+    device, x = vk.device(), vk.array(X)
+    other = Winners(*device.winners._device.values())
+    monkeypatch.setattr(tune, "race", lambda device, task, legal, *_: made(task, legal[-1], legal))
+    plain = Winners.alone
+
+    @contextmanager
+    def late(self):
+        with plain(self):
+            (spec, sizes, legal) = seen.pop()
+            other.add(spec, row(sizes, str(legal[1])))
+            yield
+
+    (step,) = Program(device, [softmax(x).node]).steps
+    seen = [(step.spec, step.sizes, step.spec.schedules(device.target))]
+    monkeypatch.setattr(Winners, "alone", late)
+    assert vk.autotune(softmax, x).kernels == []
+    assert schedules_of(softmax, vk.array(X)) == [str(step.spec.schedules(device.target)[1])]
+
+
+def test_bundles_are_built_with_winners_and_serve_whatever_was_tuned(store, monkeypatch):
+    device, x = vk.device(), vk.array(X)
+    (step,) = Program(device, [softmax(x).node]).steps
+    legal = step.spec.schedules(device.target)
+    assert target_of(device).schedule(step.spec, step.sizes) == legal[0]
+    device.winners.add(step.spec, row(step.sizes, str(legal[1])))
+    assert target_of(device).schedule(step.spec, step.sizes) == legal[1]
+    assert target_of(None).schedule(step.spec, step.sizes) == step.spec.schedules(PORTABLE.target)[0]
+    task = Task(step.spec, step.sizes, (), ())
+    assert device.chosen([task]) == [legal[1]]
+    held = device.shader(step.spec, legal[0]).identity
+    monkeypatch.setattr(bundle, "in_use", lambda: True)
+    monkeypatch.setattr(bundle, "find", lambda identity: b"" if identity == held else None)
+    assert device.chosen([task]) == [legal[0]], "the bundle was built where nothing was tuned"
 
 
 def test_time_and_memory_are_bounded(store, monkeypatch):

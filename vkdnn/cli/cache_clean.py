@@ -183,7 +183,7 @@ def _remove_locks(folder: Path) -> None:
     """Locks that nobody holds. Whoever just waits for one may make a shader twice, which is all that locks are for."""
     with contextlib.suppress(OSError):
         for path in list(folder.iterdir()):
-            if re.fullmatch("[0-9a-f]{2}", path.name):
+            if re.fullmatch("[0-9a-f]{2}|tu", path.name):  # shards', and that of tuning
                 with contextlib.suppress(OSError, NotImplementedError), filelock.FileLock(path, timeout=0):
                     path.unlink()
         folder.rmdir()

@@ -9,6 +9,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from vkdnn.shader.upkeep import items
 
 KIND = "tunings"
 _MOST_SIZES = 64  # of a kernel: the latest are kept
+_TURNS = "tuning"  # a lock of its own, beside those of keys
 
 Sizes = tuple[int, ...]
 
@@ -99,9 +101,25 @@ class Winners:
         by_text = {str(schedule): schedule for schedule in legal}
         return next((by_text[row.winner] for row in rows[:1] if row.winner in by_text), None)
 
-    def exactly(self, spec: KernelSpec, sizes: Sizes) -> Tuned | None:
-        """What was timed at just these sizes."""
+    def exactly(self, spec: KernelSpec, sizes: Sizes, anew: bool = False) -> Tuned | None:
+        """What was timed at just these sizes; with ``anew`` by what other processes have stored meanwhile, too."""
+        if anew and (store := default_store(KIND)) is not None:
+            with self._lock:
+                self._known.pop((store.root, spec.text()), None)
         return next((row for row in self.rows(spec) if row.sizes == sizes), None)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Held while a kernel is timed: processes that tune would disturb each other, so they take turns.
+
+        None waits for another longer than a minute.
+        """
+        store = default_store(KIND)
+        if store is None:
+            yield
+            return
+        with store.locked(_TURNS):
+            yield
 
     def rows(self, spec: KernelSpec) -> tuple[Tuned, ...]:
         """All sizes at which a kernel was tuned."""

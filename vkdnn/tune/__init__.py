@@ -131,6 +131,12 @@ class Tuning(AbstractContextManager["Tuning"]):
         except MemoryLimitError:
             self.skipped.append(label_of(task.spec.text()))
             return
+        with device.winners.alone():
+            if self.again or device.winners.exactly(task.spec, task.sizes, anew=True) is None:
+                self._race(device, task, launches)
+        self.spent += time.perf_counter() - begun
+
+    def _race(self, device: VulkanDevice, task: Task, launches: int) -> None:
         watch = Stopwatch(device)
         if id(device) not in self._bandwidths:
             self._bandwidths[id(device)] = copy_bandwidth(device, watch)
@@ -142,7 +148,6 @@ class Tuning(AbstractContextManager["Tuning"]):
         tuned = race(device, task, task.spec.schedules(device.target), watch, bandwidth, self.limits, keep)
         keep(tuned)
         self.kernels.append(TunedKernel(task.spec, device, launches, tuned))
-        self.spent += time.perf_counter() - begun
 
 
 def _key(device: VulkanDevice, task: Task) -> tuple[int, str, tuple[int, ...]]:
