@@ -1,5 +1,5 @@
 #version 450
-layout(local_size_x = 128, local_size_y = 1, local_size_z = 1) in;
+layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 
 layout(std430, binding = 0) readonly buffer Buffer_in0 { float in0[]; };
 layout(std430, binding = 1) readonly buffer Buffer_in1 { float in1[]; };
@@ -151,16 +151,22 @@ float log_(float x) {
 
 #extension GL_EXT_control_flow_attributes : require
 // A workgroup has 16 queries of one head; invocation n below 16 keeps the running softmax of query n.
-shared float s[2064];
-shared float own_stage[136], other_stage[1032];
-shared float columns_stage[96];
-shared uint dead_pairs;
-shared float line[272], row_before[16], row_now[16];
+// Four own rows of each of the block's others: scores, weights, what is summed up; DEAD where a pair has no part in it.
+const uint DEAD = 0xffffffffu;
+shared uvec4 pairs[128][5];
+shared vec4 own_stage[16][5];  // [column][row / 4]; or what 16 invocations found in their rows
+shared vec4 other_stage[16][33];  // [column][other: tx + 16 u is u % 4 of u / 4 * 16 + tx]; or [other][column / 4]
+shared uint last_dead;  // the last turn in which a pair was dead
+shared vec4 row_peak[4], row_before[4], row_now[4];
 shared uint row_state[16];  // 1: nothing before this block, 2: nothing in it
 
 void main() {
     float none = uintBitsToFloat(0xff800000u), dead = ZERO;
-    uint lid = gl_LocalInvocationID.x, tx = lid % 16u, ty = lid / 16u;
+    uint lid = gl_LocalInvocationID.x;
+    // 32 neighbours have 8 x 4 places: the fewer different vectors they read, the better.
+    uint tx = lid / 32u % 2u * 8u + lid % 8u, ty = lid / 64u * 4u + lid % 32u / 8u;
+    uint turn = 0u;  // counts the blocks that the workgroup meets
+    if (lid == 0u) last_dead = 0u;
 for (uint b = gl_WorkGroupID.z; b < batches; b += gl_NumWorkGroups.z)
     for (uint h = gl_WorkGroupID.y; h < 4u; h += gl_NumWorkGroups.y) {
         uint key_head = h / 2u;
@@ -169,80 +175,135 @@ for (uint b = gl_WorkGroupID.z; b < batches; b += gl_NumWorkGroups.z)
         uint length_q = queries;
         uint length_k = keys;
 
-        for (uint tile = gl_WorkGroupID.x; tile * 16u < length_q; tile += gl_NumWorkGroups.x) {
+        // The last rows of a causal mask have most to do: first.
+        for (uint tile = gl_NumWorkGroups.x - 1u - gl_WorkGroupID.x; tile * 16u < length_q; tile += gl_NumWorkGroups.x) {
             uint first_row = tile * 16u, last_row = min(first_row + 15u, length_q - 1u);
+            uint own0 = min(first_row + ((ty) * 4u + 0u), length_q - 1u);
+            uint own1 = min(first_row + ((ty) * 4u + 1u), length_q - 1u);
+            uint own2 = min(first_row + ((ty) * 4u + 2u), length_q - 1u);
+            uint own3 = min(first_row + ((ty) * 4u + 3u), length_q - 1u);
             uint key_begin = 0u, key_end = length_k;
             key_end = uint(clamp(int(last_row) + 1 + clamp(4, -(1 << 30), 1 << 30), 0, int(length_k)));
-            float o0_0 = ZERO;
-            float o1_0 = ZERO;
+            float o0_0 = ZERO, o0_1 = ZERO, o0_2 = ZERO, o0_3 = ZERO;
+            float o1_0 = ZERO, o1_1 = ZERO, o1_2 = ZERO, o1_3 = ZERO;
+            float o2_0 = ZERO, o2_1 = ZERO, o2_2 = ZERO, o2_3 = ZERO;
+            float o3_0 = ZERO, o3_1 = ZERO, o3_2 = ZERO, o3_3 = ZERO;
 float top0 = none, weight0 = ZERO;
             for (uint block = key_begin / 128u * 128u; block < key_end; block += 128u) {
-                {
+                ++turn;
+                uint begin = max(key_begin, block) - block, stop = min(key_end - block, 128u);
+                begin = begin / 16u * 16u;
+                [[dont_unroll]] for (uint first = 0u; first < 128u; first += 128u) {
+                    float next_own[4], next_other[32], past_own = ZERO, past_other = NEGATIVE_ZERO;
                     float d0_0 = ZERO, d0_1 = ZERO, d0_2 = ZERO, d0_3 = ZERO, d0_4 = ZERO, d0_5 = ZERO, d0_6 = ZERO, d0_7 = ZERO;
                     float d1_0 = ZERO, d1_1 = ZERO, d1_2 = ZERO, d1_3 = ZERO, d1_4 = ZERO, d1_5 = ZERO, d1_6 = ZERO, d1_7 = ZERO;
-                    [[dont_unroll]] for (uint from = 0u; from < 20u; from += 8u) {
+                    float d2_0 = ZERO, d2_1 = ZERO, d2_2 = ZERO, d2_3 = ZERO, d2_4 = ZERO, d2_5 = ZERO, d2_6 = ZERO, d2_7 = ZERO;
+                    float d3_0 = ZERO, d3_1 = ZERO, d3_2 = ZERO, d3_3 = ZERO, d3_4 = ZERO, d3_5 = ZERO, d3_6 = ZERO, d3_7 = ZERO;
+                    [[unroll]] for (uint u = 0u; u < 4u; ++u) {
+                        uint c = 0u + lid % 8u + u / 2u * 8u;
+                        uint row = lid / 8u + u % 2u * 8u;
+                        uint at = base_in0 + h * 20u + (start_q + min(first_row + row, length_q - 1u)) * 80u;
+                        bool inside = c < 20u;
+                        c = min(c, 19u);
+                        float value = in0[at + c * 1u];
+                        next_own[u] = inside ? value : past_own;
+                    }
+                    [[unroll]] for (uint u = 0u; u < 32u; ++u) {
+                        uint c = 0u + lid % 8u + u / 16u * 8u;
+                        uint row = lid / 32u + u % 8u * 2u + lid / 8u % 4u * 16u + u / 8u % 2u * 64u;
+                        uint at = base_in1 + key_head * 20u + (start_k + min(block + first + row, length_k - 1u)) * 40u;
+                        bool inside = c < 20u;
+                        c = min(c, 19u);
+                        float value = in1[at + c * 1u];
+                        next_other[u] = inside ? value : past_other;
+                    }
+                    [[dont_unroll]] for (uint from = 0u; from < 20u; from += 16u) {
                         barrier();
-                        for (uint x = lid; x < 128u; x += 128u) {
-                            uint row = x / 8u, c = from + x % 8u;
-                            uint at = base_in0 + h * 20u + (start_q + min(first_row + row, length_q - 1u)) * 80u;
-                            if (c < 20u) own_stage[x % 8u * 17u + row] = in0[at + c * 1u];
+                        [[unroll]] for (uint u = 0u; u < 4u; ++u) {
+                            uint row = lid / 8u + u % 2u * 8u;
+                            own_stage[lid % 8u + u / 2u * 8u][row / 4u][row % 4u] = next_own[u];
                         }
-                        for (uint x = lid; x < 1024u; x += 128u) {
-                            uint row = x / 8u, c = from + x % 8u;
-                            uint at = base_in1 + key_head * 20u + (start_k + min(block + row, length_k - 1u)) * 40u;
-                            if (c < 20u) other_stage[x % 8u * 129u + row] = in1[at + c * 1u];
-                        }
+                        [[unroll]] for (uint u = 0u; u < 32u; ++u)
+                            other_stage[lid % 8u + u / 16u * 8u][u / 8u % 2u * 16u + lid / 32u + u % 8u * 2u][lid / 8u % 4u] = next_other[u];
                         barrier();
-                        uint count = min(8u, 20u - from);
-                        for (uint c = 0u; c < count; ++c) {
-                            float x0 = other_stage[c * 129u + tx + 0u], x1 = other_stage[c * 129u + tx + 16u], x2 = other_stage[c * 129u + tx + 32u], x3 = other_stage[c * 129u + tx + 48u], x4 = other_stage[c * 129u + tx + 64u], x5 = other_stage[c * 129u + tx + 80u], x6 = other_stage[c * 129u + tx + 96u], x7 = other_stage[c * 129u + tx + 112u];
-                            float y0 = own_stage[c * 17u + ty + 0u];
-                            d0_0 = add(d0_0, mul(y0, x0));
-                            d0_1 = add(d0_1, mul(y0, x1));
-                            d0_2 = add(d0_2, mul(y0, x2));
-                            d0_3 = add(d0_3, mul(y0, x3));
-                            d0_4 = add(d0_4, mul(y0, x4));
-                            d0_5 = add(d0_5, mul(y0, x5));
-                            d0_6 = add(d0_6, mul(y0, x6));
-                            d0_7 = add(d0_7, mul(y0, x7));
-                            float y1 = own_stage[c * 17u + ty + 8u];
-                            d1_0 = add(d1_0, mul(y1, x0));
-                            d1_1 = add(d1_1, mul(y1, x1));
-                            d1_2 = add(d1_2, mul(y1, x2));
-                            d1_3 = add(d1_3, mul(y1, x3));
-                            d1_4 = add(d1_4, mul(y1, x4));
-                            d1_5 = add(d1_5, mul(y1, x5));
-                            d1_6 = add(d1_6, mul(y1, x6));
-                            d1_7 = add(d1_7, mul(y1, x7));
+                        if (from + 16u < 20u) {
+                            [[unroll]] for (uint u = 0u; u < 4u; ++u) {
+                                uint c = from + 16u + lid % 8u + u / 2u * 8u;
+                                uint row = lid / 8u + u % 2u * 8u;
+                                uint at = base_in0 + h * 20u + (start_q + min(first_row + row, length_q - 1u)) * 80u;
+                                bool inside = c < 20u;
+                                c = min(c, 19u);
+                                float value = in0[at + c * 1u];
+                                next_own[u] = inside ? value : past_own;
+                            }
+                            [[unroll]] for (uint u = 0u; u < 32u; ++u) {
+                                uint c = from + 16u + lid % 8u + u / 16u * 8u;
+                                uint row = lid / 32u + u % 8u * 2u + lid / 8u % 4u * 16u + u / 8u % 2u * 64u;
+                                uint at = base_in1 + key_head * 20u + (start_k + min(block + first + row, length_k - 1u)) * 40u;
+                                bool inside = c < 20u;
+                                c = min(c, 19u);
+                                float value = in1[at + c * 1u];
+                                next_other[u] = inside ? value : past_other;
+                            }
+                        }
+                        [[unroll]] for (uint c = 0u; c < 16u; ++c) {
+                            vec4 y0 = own_stage[c][ty];
+                            vec4 x0 = other_stage[c][tx];
+                            vec4 x1 = other_stage[c][16u + tx];
+                            d0_0 = add(d0_0, mul(y0[0], x0[0]));
+                            d0_1 = add(d0_1, mul(y0[0], x0[1]));
+                            d0_2 = add(d0_2, mul(y0[0], x0[2]));
+                            d0_3 = add(d0_3, mul(y0[0], x0[3]));
+                            d0_4 = add(d0_4, mul(y0[0], x1[0]));
+                            d0_5 = add(d0_5, mul(y0[0], x1[1]));
+                            d0_6 = add(d0_6, mul(y0[0], x1[2]));
+                            d0_7 = add(d0_7, mul(y0[0], x1[3]));
+                            d1_0 = add(d1_0, mul(y0[1], x0[0]));
+                            d1_1 = add(d1_1, mul(y0[1], x0[1]));
+                            d1_2 = add(d1_2, mul(y0[1], x0[2]));
+                            d1_3 = add(d1_3, mul(y0[1], x0[3]));
+                            d1_4 = add(d1_4, mul(y0[1], x1[0]));
+                            d1_5 = add(d1_5, mul(y0[1], x1[1]));
+                            d1_6 = add(d1_6, mul(y0[1], x1[2]));
+                            d1_7 = add(d1_7, mul(y0[1], x1[3]));
+                            d2_0 = add(d2_0, mul(y0[2], x0[0]));
+                            d2_1 = add(d2_1, mul(y0[2], x0[1]));
+                            d2_2 = add(d2_2, mul(y0[2], x0[2]));
+                            d2_3 = add(d2_3, mul(y0[2], x0[3]));
+                            d2_4 = add(d2_4, mul(y0[2], x1[0]));
+                            d2_5 = add(d2_5, mul(y0[2], x1[1]));
+                            d2_6 = add(d2_6, mul(y0[2], x1[2]));
+                            d2_7 = add(d2_7, mul(y0[2], x1[3]));
+                            d3_0 = add(d3_0, mul(y0[3], x0[0]));
+                            d3_1 = add(d3_1, mul(y0[3], x0[1]));
+                            d3_2 = add(d3_2, mul(y0[3], x0[2]));
+                            d3_3 = add(d3_3, mul(y0[3], x0[3]));
+                            d3_4 = add(d3_4, mul(y0[3], x1[0]));
+                            d3_5 = add(d3_5, mul(y0[3], x1[1]));
+                            d3_6 = add(d3_6, mul(y0[3], x1[2]));
+                            d3_7 = add(d3_7, mul(y0[3], x1[3]));
                         }
                     }
-                    s[(ty + 0u) * 129u + tx + 0u] = d0_0;
-                    s[(ty + 0u) * 129u + tx + 16u] = d0_1;
-                    s[(ty + 0u) * 129u + tx + 32u] = d0_2;
-                    s[(ty + 0u) * 129u + tx + 48u] = d0_3;
-                    s[(ty + 0u) * 129u + tx + 64u] = d0_4;
-                    s[(ty + 0u) * 129u + tx + 80u] = d0_5;
-                    s[(ty + 0u) * 129u + tx + 96u] = d0_6;
-                    s[(ty + 0u) * 129u + tx + 112u] = d0_7;
-                    s[(ty + 8u) * 129u + tx + 0u] = d1_0;
-                    s[(ty + 8u) * 129u + tx + 16u] = d1_1;
-                    s[(ty + 8u) * 129u + tx + 32u] = d1_2;
-                    s[(ty + 8u) * 129u + tx + 48u] = d1_3;
-                    s[(ty + 8u) * 129u + tx + 64u] = d1_4;
-                    s[(ty + 8u) * 129u + tx + 80u] = d1_5;
-                    s[(ty + 8u) * 129u + tx + 96u] = d1_6;
-                    s[(ty + 8u) * 129u + tx + 112u] = d1_7;
+                    pairs[first + tx + 0u][ty] = floatBitsToUint(vec4(d0_0, d1_0, d2_0, d3_0));
+                    pairs[first + tx + 16u][ty] = floatBitsToUint(vec4(d0_1, d1_1, d2_1, d3_1));
+                    pairs[first + tx + 32u][ty] = floatBitsToUint(vec4(d0_2, d1_2, d2_2, d3_2));
+                    pairs[first + tx + 48u][ty] = floatBitsToUint(vec4(d0_3, d1_3, d2_3, d3_3));
+                    pairs[first + tx + 64u][ty] = floatBitsToUint(vec4(d0_4, d1_4, d2_4, d3_4));
+                    pairs[first + tx + 80u][ty] = floatBitsToUint(vec4(d0_5, d1_5, d2_5, d3_5));
+                    pairs[first + tx + 96u][ty] = floatBitsToUint(vec4(d0_6, d1_6, d2_6, d3_6));
+                    pairs[first + tx + 112u][ty] = floatBitsToUint(vec4(d0_7, d1_7, d2_7, d3_7));
                 }
-if (lid == 0u) dead_pairs = 0u;
-                barrier();
-                bool whole = true;
-                [[dont_unroll]] for (uint row = ty; row < 16u; row += 8u) {
-                    uint own = min(first_row + row, length_q - 1u);
-                    float peak = none;
-                    [[dont_unroll]] for (uint e = tx; e < 128u; e += 16u) {
+// Scores, and their maxima by the device's own rule where that has no choice: all finite, and the result not 0.
+float peak0 = none, size0 = ZERO, peak1 = none, size1 = ZERO, peak2 = none, size2 = ZERO, peak3 = none, size3 = ZERO;
+                
+                [[unroll]] for (uint u = 0u; u < 8u; ++u) {
+                    uint e = tx + 16u * u;
+                    uint score0, score1, score2, score3;
+                    uvec4 words0 = pairs[e][ty];
+                    {
                         bool live = block + e < length_k;
                         {
-                            uint i = own, j = min(block + e, length_k - 1u);
+                            uint i = own0, j = min(block + e, length_k - 1u);
                             bool t5 = (in4[base_in4 + h * 13u + j] != 0u);
                             int t6 = int(j);
                             int t7 = int(i);
@@ -251,115 +312,392 @@ if (lid == 0u) dead_pairs = 0u;
                             bool t11 = (t5 && t10);
                             live = live && t11;
                         }
-float dot = s[row * 129u + e];
-                        uint i = own, j = min(block + e, length_k - 1u);
+                        float dot = uintBitsToFloat(words0[0]);
+                        uint i = own0, j = min(block + e, length_k - 1u);
                         float t2 = mul(dot, 0.2236068);
                         float t3 = in3[base_in3 + h * 13u + j];
                         float t4 = add(t2, t3);
-float score = t4;
+                        float score = t4;
                         score = live ? score : none;
-                        s[row * 129u + e] = score;
-                        peak = maximum(peak, score);
-                        whole = whole && !is_equal(score, none);
+                        peak0 = max(peak0, score);
+                        size0 = add(size0, abs(score));
+                        score0 = floatBitsToUint(score);
                     }
-                    line[row * 17u + tx] = peak;
-                }
-                if (!whole) dead_pairs = 1u;
-                barrier();
-                float peak0 = none;
-                [[dont_unroll]] for (uint row = ty; row < 16u; row += 8u) {
-                    float peak = none;
-                    for (uint x = 0u; x < 16u; ++x) peak = maximum(peak, line[row * 17u + x]);
-                    [[dont_unroll]] for (uint e = tx; e < 128u; e += 16u) {
-                        float score = s[row * 129u + e], gone = -1.0;
-                        float w = exp_(sub(score, peak));
-                        s[row * 129u + e] = is_equal(score, none) ? gone : w;
-                    }
-                }
-                if (lid < 16u) for (uint x = 0u; x < 16u; ++x) peak0 = maximum(peak0, line[lid * 17u + x]);
-                barrier();
-                // The tree over 128 lanes: strides 64, 32 and 16 meet in one invocation, 8 to 1 in the one that has the row.
-                [[dont_unroll]] for (uint row = ty; row < 16u; row += 8u) {
-                    float w0 = s[row * 129u + tx + 0u], w1 = s[row * 129u + tx + 16u], w2 = s[row * 129u + tx + 32u], w3 = s[row * 129u + tx + 48u], w4 = s[row * 129u + tx + 64u], w5 = s[row * 129u + tx + 80u], w6 = s[row * 129u + tx + 96u], w7 = s[row * 129u + tx + 112u];
-                    w0 = is_less(w0, dead) ? dead : w0;
-                    w1 = is_less(w1, dead) ? dead : w1;
-                    w2 = is_less(w2, dead) ? dead : w2;
-                    w3 = is_less(w3, dead) ? dead : w3;
-                    w4 = is_less(w4, dead) ? dead : w4;
-                    w5 = is_less(w5, dead) ? dead : w5;
-                    w6 = is_less(w6, dead) ? dead : w6;
-                    w7 = is_less(w7, dead) ? dead : w7;
-                    line[row * 17u + tx] = add(add(add(w0, w4), add(w2, w6)), add(add(w1, w5), add(w3, w7)));
-                }
-                barrier();
-                if (lid < 16u) {
-                    for (uint stride = 8u; stride > 0u; stride >>= 1u)
-                        for (uint x = 0u; x < stride; ++x) line[lid * 17u + x] = add(line[lid * 17u + x], line[lid * 17u + x + stride]);
-                    float sum0 = line[lid * 17u];
-                    bool empty0 = is_equal(peak0, none), fresh0 = is_equal(top0, none);
-                    float higher0 = maximum(top0, peak0);
-                    float before0 = softmax_rescale_(top0, higher0), now0 = softmax_rescale_(peak0, higher0);
                     {
-                        float both = add(mul(weight0, before0), mul(sum0, now0));
-                        both = empty0 ? weight0 : both;
-                        weight0 = fresh0 ? sum0 : both;
-                        top0 = higher0;
+                        bool live = block + e < length_k;
+                        {
+                            uint i = own1, j = min(block + e, length_k - 1u);
+                            bool t5 = (in4[base_in4 + h * 13u + j] != 0u);
+                            int t6 = int(j);
+                            int t7 = int(i);
+                            int t9 = (t7 + 4);
+                            bool t10 = (t6 <= t9);
+                            bool t11 = (t5 && t10);
+                            live = live && t11;
+                        }
+                        float dot = uintBitsToFloat(words0[1]);
+                        uint i = own1, j = min(block + e, length_k - 1u);
+                        float t2 = mul(dot, 0.2236068);
+                        float t3 = in3[base_in3 + h * 13u + j];
+                        float t4 = add(t2, t3);
+                        float score = t4;
+                        score = live ? score : none;
+                        peak1 = max(peak1, score);
+                        size1 = add(size1, abs(score));
+                        score1 = floatBitsToUint(score);
                     }
-row_before[lid] = before0;
-                    row_now[lid] = now0;
-                    row_state[lid] = (fresh0 ? 1u : 0u) | (empty0 ? 2u : 0u);
+                    {
+                        bool live = block + e < length_k;
+                        {
+                            uint i = own2, j = min(block + e, length_k - 1u);
+                            bool t5 = (in4[base_in4 + h * 13u + j] != 0u);
+                            int t6 = int(j);
+                            int t7 = int(i);
+                            int t9 = (t7 + 4);
+                            bool t10 = (t6 <= t9);
+                            bool t11 = (t5 && t10);
+                            live = live && t11;
+                        }
+                        float dot = uintBitsToFloat(words0[2]);
+                        uint i = own2, j = min(block + e, length_k - 1u);
+                        float t2 = mul(dot, 0.2236068);
+                        float t3 = in3[base_in3 + h * 13u + j];
+                        float t4 = add(t2, t3);
+                        float score = t4;
+                        score = live ? score : none;
+                        peak2 = max(peak2, score);
+                        size2 = add(size2, abs(score));
+                        score2 = floatBitsToUint(score);
+                    }
+                    {
+                        bool live = block + e < length_k;
+                        {
+                            uint i = own3, j = min(block + e, length_k - 1u);
+                            bool t5 = (in4[base_in4 + h * 13u + j] != 0u);
+                            int t6 = int(j);
+                            int t7 = int(i);
+                            int t9 = (t7 + 4);
+                            bool t10 = (t6 <= t9);
+                            bool t11 = (t5 && t10);
+                            live = live && t11;
+                        }
+                        float dot = uintBitsToFloat(words0[3]);
+                        uint i = own3, j = min(block + e, length_k - 1u);
+                        float t2 = mul(dot, 0.2236068);
+                        float t3 = in3[base_in3 + h * 13u + j];
+                        float t4 = add(t2, t3);
+                        float score = t4;
+                        score = live ? score : none;
+                        peak3 = max(peak3, score);
+                        size3 = add(size3, abs(score));
+                        score3 = floatBitsToUint(score);
+                    }
+                    pairs[e][ty] = uvec4(score0, score1, score2, score3);
+                }
+                float size = add(add(add(size0, size1), size2), size3);
+                if (!is_finite(size)) last_dead = turn;
+                if (!is_finite(size) || magnitude_bits(peak0) == 0u || magnitude_bits(peak1) == 0u || magnitude_bits(peak2) == 0u || magnitude_bits(peak3) == 0u) {
+peak0 = none; peak1 = none; peak2 = none; peak3 = none; 
+                    [[dont_unroll]] for (uint u = 0u; u < 8u; ++u) {
+                        uvec4 words0 = pairs[tx + 16u * u][ty];
+                        peak0 = maximum(peak0, uintBitsToFloat(words0[0]));
+                        peak1 = maximum(peak1, uintBitsToFloat(words0[1]));
+                        peak2 = maximum(peak2, uintBitsToFloat(words0[2]));
+                        peak3 = maximum(peak3, uintBitsToFloat(words0[3]));
+                    }
                 }
                 barrier();
-                float sum0_0 = ZERO;
-                float sum1_0 = ZERO;
-                [[dont_unroll]] for (uint from = 0u; from < 128u; from += 16u) {
-                    barrier();
-                    for (uint x = lid; x < 96u; x += 128u) {
-                        uint c = x % 6u;
-                        uint at = base_in2 + key_head * 6u + (start_k + min(block + from + x / 6u, length_k - 1u)) * 12u;
-                        columns_stage[x] = in2[at + c * 1u];
+                own_stage[tx][ty] = vec4(peak0, peak1, peak2, peak3);
+                barrier();
+                {
+                    float peak0 = none;
+                    if (lid < 16u) {
+                        for (uint x = 0u; x < 16u; ++x) peak0 = maximum(peak0, own_stage[x][lid / 4u][lid % 4u]);
+                        row_peak[lid / 4u][lid % 4u] = peak0;
                     }
                     barrier();
-                    if (dead_pairs == 0u)
-                        for (uint e = 0u; e < 16u; ++e) {
-                            float x0 = columns_stage[e * 6u + min(tx + 0u, 5u)];
-                            float w0 = s[(ty + 0u) * 129u + from + e];
-                            sum0_0 = add(sum0_0, mul(w0, x0));
-                            float w1 = s[(ty + 8u) * 129u + from + e];
-                            sum1_0 = add(sum1_0, mul(w1, x0));
-                        }
+                    vec4 peaks0 = row_peak[ty];
+                    if (last_dead != turn)
+                    [[dont_unroll]] for (uint u = 0u; u < 8u; ++u) {
+                        uint e = tx + 16u * u;
+                        uvec4 words0 = pairs[e][ty];
+                        uint w0 = floatBitsToUint(exp_(sub(uintBitsToFloat(words0[0]), peaks0[0])));
+                        uint w1 = floatBitsToUint(exp_(sub(uintBitsToFloat(words0[1]), peaks0[1])));
+                        uint w2 = floatBitsToUint(exp_(sub(uintBitsToFloat(words0[2]), peaks0[2])));
+                        uint w3 = floatBitsToUint(exp_(sub(uintBitsToFloat(words0[3]), peaks0[3])));
+                        pairs[e][ty] = uvec4(w0, w1, w2, w3);
+}
                     else
-                        for (uint e = 0u; e < 16u; ++e) {
-                            float x0 = columns_stage[e * 6u + min(tx + 0u, 5u)];
-                            float w0 = s[(ty + 0u) * 129u + from + e];
-                            bool live0 = !is_less(s[(ty + 0u) * 129u + from + e], dead);
-                            { float more = add(sum0_0, mul(w0, x0)); sum0_0 = live0 ? more : sum0_0; }
-                            float w1 = s[(ty + 8u) * 129u + from + e];
-                            bool live1 = !is_less(s[(ty + 8u) * 129u + from + e], dead);
-                            { float more = add(sum1_0, mul(w1, x0)); sum1_0 = live1 ? more : sum1_0; }
+                    [[dont_unroll]] for (uint u = 0u; u < 8u; ++u) {
+                        uint e = tx + 16u * u;
+                        uvec4 words0 = pairs[e][ty];
+                        uint w0 = floatBitsToUint(exp_(sub(uintBitsToFloat(words0[0]), peaks0[0])));
+                        w0 = words0[0] == 0xff800000u ? DEAD : min(w0, DEAD - 1u);
+                        uint w1 = floatBitsToUint(exp_(sub(uintBitsToFloat(words0[1]), peaks0[1])));
+                        w1 = words0[1] == 0xff800000u ? DEAD : min(w1, DEAD - 1u);
+                        uint w2 = floatBitsToUint(exp_(sub(uintBitsToFloat(words0[2]), peaks0[2])));
+                        w2 = words0[2] == 0xff800000u ? DEAD : min(w2, DEAD - 1u);
+                        uint w3 = floatBitsToUint(exp_(sub(uintBitsToFloat(words0[3]), peaks0[3])));
+                        w3 = words0[3] == 0xff800000u ? DEAD : min(w3, DEAD - 1u);
+                        pairs[e][ty] = uvec4(w0, w1, w2, w3);
+}
+                    // The tree over 128 lanes: strides 64, 32 and 16 meet in one invocation, 8 to 1 in the one that has the row.
+                    {
+                        uvec4 w0_0 = pairs[tx + 0u][ty], w1_0 = pairs[tx + 16u][ty], w2_0 = pairs[tx + 32u][ty], w3_0 = pairs[tx + 48u][ty], w4_0 = pairs[tx + 64u][ty], w5_0 = pairs[tx + 80u][ty], w6_0 = pairs[tx + 96u][ty], w7_0 = pairs[tx + 112u][ty];
+                        if (last_dead == turn) {
+w0_0[0] = w0_0[0] == DEAD ? floatBitsToUint(dead) : w0_0[0]; w0_0[1] = w0_0[1] == DEAD ? floatBitsToUint(dead) : w0_0[1]; w0_0[2] = w0_0[2] == DEAD ? floatBitsToUint(dead) : w0_0[2]; w0_0[3] = w0_0[3] == DEAD ? floatBitsToUint(dead) : w0_0[3]; 
+w1_0[0] = w1_0[0] == DEAD ? floatBitsToUint(dead) : w1_0[0]; w1_0[1] = w1_0[1] == DEAD ? floatBitsToUint(dead) : w1_0[1]; w1_0[2] = w1_0[2] == DEAD ? floatBitsToUint(dead) : w1_0[2]; w1_0[3] = w1_0[3] == DEAD ? floatBitsToUint(dead) : w1_0[3]; 
+w2_0[0] = w2_0[0] == DEAD ? floatBitsToUint(dead) : w2_0[0]; w2_0[1] = w2_0[1] == DEAD ? floatBitsToUint(dead) : w2_0[1]; w2_0[2] = w2_0[2] == DEAD ? floatBitsToUint(dead) : w2_0[2]; w2_0[3] = w2_0[3] == DEAD ? floatBitsToUint(dead) : w2_0[3]; 
+w3_0[0] = w3_0[0] == DEAD ? floatBitsToUint(dead) : w3_0[0]; w3_0[1] = w3_0[1] == DEAD ? floatBitsToUint(dead) : w3_0[1]; w3_0[2] = w3_0[2] == DEAD ? floatBitsToUint(dead) : w3_0[2]; w3_0[3] = w3_0[3] == DEAD ? floatBitsToUint(dead) : w3_0[3]; 
+w4_0[0] = w4_0[0] == DEAD ? floatBitsToUint(dead) : w4_0[0]; w4_0[1] = w4_0[1] == DEAD ? floatBitsToUint(dead) : w4_0[1]; w4_0[2] = w4_0[2] == DEAD ? floatBitsToUint(dead) : w4_0[2]; w4_0[3] = w4_0[3] == DEAD ? floatBitsToUint(dead) : w4_0[3]; 
+w5_0[0] = w5_0[0] == DEAD ? floatBitsToUint(dead) : w5_0[0]; w5_0[1] = w5_0[1] == DEAD ? floatBitsToUint(dead) : w5_0[1]; w5_0[2] = w5_0[2] == DEAD ? floatBitsToUint(dead) : w5_0[2]; w5_0[3] = w5_0[3] == DEAD ? floatBitsToUint(dead) : w5_0[3]; 
+w6_0[0] = w6_0[0] == DEAD ? floatBitsToUint(dead) : w6_0[0]; w6_0[1] = w6_0[1] == DEAD ? floatBitsToUint(dead) : w6_0[1]; w6_0[2] = w6_0[2] == DEAD ? floatBitsToUint(dead) : w6_0[2]; w6_0[3] = w6_0[3] == DEAD ? floatBitsToUint(dead) : w6_0[3]; 
+w7_0[0] = w7_0[0] == DEAD ? floatBitsToUint(dead) : w7_0[0]; w7_0[1] = w7_0[1] == DEAD ? floatBitsToUint(dead) : w7_0[1]; w7_0[2] = w7_0[2] == DEAD ? floatBitsToUint(dead) : w7_0[2]; w7_0[3] = w7_0[3] == DEAD ? floatBitsToUint(dead) : w7_0[3]; 
                         }
+                        float lane0;
+                        {
+                            float x0 = uintBitsToFloat(w0_0[0]), x1 = uintBitsToFloat(w1_0[0]), x2 = uintBitsToFloat(w2_0[0]), x3 = uintBitsToFloat(w3_0[0]), x4 = uintBitsToFloat(w4_0[0]), x5 = uintBitsToFloat(w5_0[0]), x6 = uintBitsToFloat(w6_0[0]), x7 = uintBitsToFloat(w7_0[0]);
+                            lane0 = add(add(add(x0, x4), add(x2, x6)), add(add(x1, x5), add(x3, x7)));
+                        }
+                        float lane1;
+                        {
+                            float x0 = uintBitsToFloat(w0_0[1]), x1 = uintBitsToFloat(w1_0[1]), x2 = uintBitsToFloat(w2_0[1]), x3 = uintBitsToFloat(w3_0[1]), x4 = uintBitsToFloat(w4_0[1]), x5 = uintBitsToFloat(w5_0[1]), x6 = uintBitsToFloat(w6_0[1]), x7 = uintBitsToFloat(w7_0[1]);
+                            lane1 = add(add(add(x0, x4), add(x2, x6)), add(add(x1, x5), add(x3, x7)));
+                        }
+                        float lane2;
+                        {
+                            float x0 = uintBitsToFloat(w0_0[2]), x1 = uintBitsToFloat(w1_0[2]), x2 = uintBitsToFloat(w2_0[2]), x3 = uintBitsToFloat(w3_0[2]), x4 = uintBitsToFloat(w4_0[2]), x5 = uintBitsToFloat(w5_0[2]), x6 = uintBitsToFloat(w6_0[2]), x7 = uintBitsToFloat(w7_0[2]);
+                            lane2 = add(add(add(x0, x4), add(x2, x6)), add(add(x1, x5), add(x3, x7)));
+                        }
+                        float lane3;
+                        {
+                            float x0 = uintBitsToFloat(w0_0[3]), x1 = uintBitsToFloat(w1_0[3]), x2 = uintBitsToFloat(w2_0[3]), x3 = uintBitsToFloat(w3_0[3]), x4 = uintBitsToFloat(w4_0[3]), x5 = uintBitsToFloat(w5_0[3]), x6 = uintBitsToFloat(w6_0[3]), x7 = uintBitsToFloat(w7_0[3]);
+                            lane3 = add(add(add(x0, x4), add(x2, x6)), add(add(x1, x5), add(x3, x7)));
+                        }
+                        own_stage[tx][ty] = vec4(lane0, lane1, lane2, lane3);
+                    }
+                    barrier();
+                    if (lid < 16u) {
+                        float x0 = own_stage[0][lid / 4u][lid % 4u], x1 = own_stage[1][lid / 4u][lid % 4u], x2 = own_stage[2][lid / 4u][lid % 4u], x3 = own_stage[3][lid / 4u][lid % 4u], x4 = own_stage[4][lid / 4u][lid % 4u], x5 = own_stage[5][lid / 4u][lid % 4u], x6 = own_stage[6][lid / 4u][lid % 4u], x7 = own_stage[7][lid / 4u][lid % 4u], x8 = own_stage[8][lid / 4u][lid % 4u], x9 = own_stage[9][lid / 4u][lid % 4u], x10 = own_stage[10][lid / 4u][lid % 4u], x11 = own_stage[11][lid / 4u][lid % 4u], x12 = own_stage[12][lid / 4u][lid % 4u], x13 = own_stage[13][lid / 4u][lid % 4u], x14 = own_stage[14][lid / 4u][lid % 4u], x15 = own_stage[15][lid / 4u][lid % 4u];
+x0 = add(x0, x8); x1 = add(x1, x9); x2 = add(x2, x10); x3 = add(x3, x11); x4 = add(x4, x12); x5 = add(x5, x13); x6 = add(x6, x14); x7 = add(x7, x15);
+x0 = add(x0, x4); x1 = add(x1, x5); x2 = add(x2, x6); x3 = add(x3, x7);
+x0 = add(x0, x2); x1 = add(x1, x3);
+x0 = add(x0, x1);
+                        float sum0 = x0;
+                        bool empty0 = is_equal(peak0, none), fresh0 = is_equal(top0, none);
+                        float higher0 = maximum(top0, peak0);
+                        float before0 = softmax_rescale_(top0, higher0), now0 = softmax_rescale_(peak0, higher0);
+                        {
+                            float both = add(mul(weight0, before0), mul(sum0, now0));
+                            both = empty0 ? weight0 : both;
+                            weight0 = fresh0 ? sum0 : both;
+                            top0 = higher0;
+                        }
+row_before[lid / 4u][lid % 4u] = before0;
+                        row_now[lid / 4u][lid % 4u] = now0;
+                        row_state[lid] = (fresh0 ? 1u : 0u) | (empty0 ? 2u : 0u);
+                    }
                 }
-                float before0 = row_before[ty + 0u], now0 = row_now[ty + 0u];
-                bool fresh0 = (row_state[ty + 0u] & 1u) != 0u, empty0 = (row_state[ty + 0u] & 2u) != 0u;
-                float before1 = row_before[ty + 8u], now1 = row_now[ty + 8u];
-                bool fresh1 = (row_state[ty + 8u] & 1u) != 0u, empty1 = (row_state[ty + 8u] & 2u) != 0u;
                 {
-                    float old = o0_0, new = sum0_0;
-                    float both = add(mul(old, before0), mul(new, now0));
-                    both = empty0 ? old : both;
-                    o0_0 = fresh0 ? new : both;
+                    float sum0_0 = ZERO, sum0_1 = ZERO, sum0_2 = ZERO, sum0_3 = ZERO;
+                    float sum1_0 = ZERO, sum1_1 = ZERO, sum1_2 = ZERO, sum1_3 = ZERO;
+                    float sum2_0 = ZERO, sum2_1 = ZERO, sum2_2 = ZERO, sum2_3 = ZERO;
+                    float sum3_0 = ZERO, sum3_1 = ZERO, sum3_2 = ZERO, sum3_3 = ZERO;
+                    float next_rows[16];
+                    [[unroll]] for (uint u = 0u; u < 16u; ++u) {
+                        uint c = min(0u + lid % 64u, 5u);
+                        uint at = base_in2 + key_head * 6u + (start_k + min(block + begin + lid / 64u + u * 1u, length_k - 1u)) * 12u;
+                        next_rows[u] = in2[at + c * 1u];
+                    }
+                    [[dont_unroll]] for (uint from = begin; from < stop; from += 16u) {
+                        barrier();
+                        [[unroll]] for (uint u = 0u; u < 16u; ++u) other_stage[lid / 64u + u * 1u][lid % 64u / 4u][lid % 4u] = next_rows[u];
+                        barrier();
+                        if (from + 16u < stop) {
+                            [[unroll]] for (uint u = 0u; u < 16u; ++u) {
+                                uint c = min(0u + lid % 64u, 5u);
+                                uint at = base_in2 + key_head * 6u + (start_k + min(block + from + 16u + lid / 64u + u * 1u, length_k - 1u)) * 12u;
+                                next_rows[u] = in2[at + c * 1u];
+                            }
+                        }
+                        if (last_dead != turn)
+                        [[unroll]] for (uint e = 0u; e < 16u; ++e) {
+                            uvec4 words0 = pairs[from + e][ty];
+                            vec4 x = other_stage[e][tx];
+                            float w0 = uintBitsToFloat(words0[0]);
+                            sum0_0 = add(sum0_0, mul(w0, x[0]));
+                            sum0_1 = add(sum0_1, mul(w0, x[1]));
+                            sum0_2 = add(sum0_2, mul(w0, x[2]));
+                            sum0_3 = add(sum0_3, mul(w0, x[3]));
+                            float w1 = uintBitsToFloat(words0[1]);
+                            sum1_0 = add(sum1_0, mul(w1, x[0]));
+                            sum1_1 = add(sum1_1, mul(w1, x[1]));
+                            sum1_2 = add(sum1_2, mul(w1, x[2]));
+                            sum1_3 = add(sum1_3, mul(w1, x[3]));
+                            float w2 = uintBitsToFloat(words0[2]);
+                            sum2_0 = add(sum2_0, mul(w2, x[0]));
+                            sum2_1 = add(sum2_1, mul(w2, x[1]));
+                            sum2_2 = add(sum2_2, mul(w2, x[2]));
+                            sum2_3 = add(sum2_3, mul(w2, x[3]));
+                            float w3 = uintBitsToFloat(words0[3]);
+                            sum3_0 = add(sum3_0, mul(w3, x[0]));
+                            sum3_1 = add(sum3_1, mul(w3, x[1]));
+                            sum3_2 = add(sum3_2, mul(w3, x[2]));
+                            sum3_3 = add(sum3_3, mul(w3, x[3]));
+                        }
+                        else
+                        [[dont_unroll]] for (uint e = 0u; e < 16u; ++e) {
+                            uvec4 words0 = pairs[from + e][ty];
+                            vec4 x = other_stage[e][tx];
+                            float w0 = uintBitsToFloat(words0[0]);
+                            bool live0 = words0[0] != DEAD;
+                            { float more = add(sum0_0, mul(w0, x[0])); sum0_0 = live0 ? more : sum0_0; }
+                            { float more = add(sum0_1, mul(w0, x[1])); sum0_1 = live0 ? more : sum0_1; }
+                            { float more = add(sum0_2, mul(w0, x[2])); sum0_2 = live0 ? more : sum0_2; }
+                            { float more = add(sum0_3, mul(w0, x[3])); sum0_3 = live0 ? more : sum0_3; }
+                            float w1 = uintBitsToFloat(words0[1]);
+                            bool live1 = words0[1] != DEAD;
+                            { float more = add(sum1_0, mul(w1, x[0])); sum1_0 = live1 ? more : sum1_0; }
+                            { float more = add(sum1_1, mul(w1, x[1])); sum1_1 = live1 ? more : sum1_1; }
+                            { float more = add(sum1_2, mul(w1, x[2])); sum1_2 = live1 ? more : sum1_2; }
+                            { float more = add(sum1_3, mul(w1, x[3])); sum1_3 = live1 ? more : sum1_3; }
+                            float w2 = uintBitsToFloat(words0[2]);
+                            bool live2 = words0[2] != DEAD;
+                            { float more = add(sum2_0, mul(w2, x[0])); sum2_0 = live2 ? more : sum2_0; }
+                            { float more = add(sum2_1, mul(w2, x[1])); sum2_1 = live2 ? more : sum2_1; }
+                            { float more = add(sum2_2, mul(w2, x[2])); sum2_2 = live2 ? more : sum2_2; }
+                            { float more = add(sum2_3, mul(w2, x[3])); sum2_3 = live2 ? more : sum2_3; }
+                            float w3 = uintBitsToFloat(words0[3]);
+                            bool live3 = words0[3] != DEAD;
+                            { float more = add(sum3_0, mul(w3, x[0])); sum3_0 = live3 ? more : sum3_0; }
+                            { float more = add(sum3_1, mul(w3, x[1])); sum3_1 = live3 ? more : sum3_1; }
+                            { float more = add(sum3_2, mul(w3, x[2])); sum3_2 = live3 ? more : sum3_2; }
+                            { float more = add(sum3_3, mul(w3, x[3])); sum3_3 = live3 ? more : sum3_3; }
+                        }
+                    }
+                    vec4 before_0 = row_before[ty], now_0 = row_now[ty];
+                    {
+                        float before0 = before_0[0], now0 = now_0[0];
+                        uint state = row_state[((ty) * 4u + 0u)];
+                        bool fresh0 = (state & 1u) != 0u, empty0 = (state & 2u) != 0u;
+                        {
+                            float old = o0_0, new = sum0_0;
+                            float both = add(mul(old, before0), mul(new, now0));
+                            both = empty0 ? old : both;
+                            o0_0 = fresh0 ? new : both;
+                        }
+                        {
+                            float old = o0_1, new = sum0_1;
+                            float both = add(mul(old, before0), mul(new, now0));
+                            both = empty0 ? old : both;
+                            o0_1 = fresh0 ? new : both;
+                        }
+                        {
+                            float old = o0_2, new = sum0_2;
+                            float both = add(mul(old, before0), mul(new, now0));
+                            both = empty0 ? old : both;
+                            o0_2 = fresh0 ? new : both;
+                        }
+                        {
+                            float old = o0_3, new = sum0_3;
+                            float both = add(mul(old, before0), mul(new, now0));
+                            both = empty0 ? old : both;
+                            o0_3 = fresh0 ? new : both;
+                        }
+                    }
+                    {
+                        float before1 = before_0[1], now1 = now_0[1];
+                        uint state = row_state[((ty) * 4u + 1u)];
+                        bool fresh1 = (state & 1u) != 0u, empty1 = (state & 2u) != 0u;
+                        {
+                            float old = o1_0, new = sum1_0;
+                            float both = add(mul(old, before1), mul(new, now1));
+                            both = empty1 ? old : both;
+                            o1_0 = fresh1 ? new : both;
+                        }
+                        {
+                            float old = o1_1, new = sum1_1;
+                            float both = add(mul(old, before1), mul(new, now1));
+                            both = empty1 ? old : both;
+                            o1_1 = fresh1 ? new : both;
+                        }
+                        {
+                            float old = o1_2, new = sum1_2;
+                            float both = add(mul(old, before1), mul(new, now1));
+                            both = empty1 ? old : both;
+                            o1_2 = fresh1 ? new : both;
+                        }
+                        {
+                            float old = o1_3, new = sum1_3;
+                            float both = add(mul(old, before1), mul(new, now1));
+                            both = empty1 ? old : both;
+                            o1_3 = fresh1 ? new : both;
+                        }
+                    }
+                    {
+                        float before2 = before_0[2], now2 = now_0[2];
+                        uint state = row_state[((ty) * 4u + 2u)];
+                        bool fresh2 = (state & 1u) != 0u, empty2 = (state & 2u) != 0u;
+                        {
+                            float old = o2_0, new = sum2_0;
+                            float both = add(mul(old, before2), mul(new, now2));
+                            both = empty2 ? old : both;
+                            o2_0 = fresh2 ? new : both;
+                        }
+                        {
+                            float old = o2_1, new = sum2_1;
+                            float both = add(mul(old, before2), mul(new, now2));
+                            both = empty2 ? old : both;
+                            o2_1 = fresh2 ? new : both;
+                        }
+                        {
+                            float old = o2_2, new = sum2_2;
+                            float both = add(mul(old, before2), mul(new, now2));
+                            both = empty2 ? old : both;
+                            o2_2 = fresh2 ? new : both;
+                        }
+                        {
+                            float old = o2_3, new = sum2_3;
+                            float both = add(mul(old, before2), mul(new, now2));
+                            both = empty2 ? old : both;
+                            o2_3 = fresh2 ? new : both;
+                        }
+                    }
+                    {
+                        float before3 = before_0[3], now3 = now_0[3];
+                        uint state = row_state[((ty) * 4u + 3u)];
+                        bool fresh3 = (state & 1u) != 0u, empty3 = (state & 2u) != 0u;
+                        {
+                            float old = o3_0, new = sum3_0;
+                            float both = add(mul(old, before3), mul(new, now3));
+                            both = empty3 ? old : both;
+                            o3_0 = fresh3 ? new : both;
+                        }
+                        {
+                            float old = o3_1, new = sum3_1;
+                            float both = add(mul(old, before3), mul(new, now3));
+                            both = empty3 ? old : both;
+                            o3_1 = fresh3 ? new : both;
+                        }
+                        {
+                            float old = o3_2, new = sum3_2;
+                            float both = add(mul(old, before3), mul(new, now3));
+                            both = empty3 ? old : both;
+                            o3_2 = fresh3 ? new : both;
+                        }
+                        {
+                            float old = o3_3, new = sum3_3;
+                            float both = add(mul(old, before3), mul(new, now3));
+                            both = empty3 ? old : both;
+                            o3_3 = fresh3 ? new : both;
+                        }
+                    }
                 }
-                {
-                    float old = o1_0, new = sum1_0;
-                    float both = add(mul(old, before1), mul(new, now1));
-                    both = empty1 ? old : both;
-                    o1_0 = fresh1 ? new : both;
-                }
-                barrier();
             }
+            barrier();
             if (lid < 16u) {
                 bool unseen0 = is_equal(top0, none);
-row_now[lid] = weight0;
+row_now[lid / 4u][lid % 4u] = weight0;
                 row_state[lid] = unseen0 ? 1u : 0u;
                 if (first_row + lid < length_q) {
                     uint line = (b * 4u + h) * queries + first_row + lid;
@@ -368,21 +706,105 @@ row_now[lid] = weight0;
 }
             }
             barrier();
-            float weight_0 = row_now[ty + 0u], fade_0 = row_before[ty + 0u];
-            bool unseen_0 = row_state[ty + 0u] != 0u;
-            uint at0 = base_out0 + ((b * queries + first_row + ty + 0u) * 4u + h) * 6u;
-            float weight_1 = row_now[ty + 8u], fade_1 = row_before[ty + 8u];
-            bool unseen_1 = row_state[ty + 8u] != 0u;
-            uint at1 = base_out0 + ((b * queries + first_row + ty + 8u) * 4u + h) * 6u;
-            if (first_row + ty + 0u < length_q && tx + 0u < 6u) {
-                float value = o0_0;
-                value = divide(value, weight_0);
-                out0[at0 + tx + 0u] = unseen_0 ? dead : value;
+            if (first_row + ((ty) * 4u + 0u) < length_q) {
+                float weight0 = row_now[ty][0], fade0 = row_before[ty][0];
+                bool unseen0 = row_state[((ty) * 4u + 0u)] != 0u;
+                uint at = base_out0 + ((b * queries + own0) * 4u + h) * 6u + tx * 4u;
+                if (tx * 4u + 0u < 6u) {
+                    float value = o0_0;
+                    value = divide(value, weight0);
+                    out0[at + 0u] = unseen0 ? dead : value;
+}
+                if (tx * 4u + 1u < 6u) {
+                    float value = o0_1;
+                    value = divide(value, weight0);
+                    out0[at + 1u] = unseen0 ? dead : value;
+}
+                if (tx * 4u + 2u < 6u) {
+                    float value = o0_2;
+                    value = divide(value, weight0);
+                    out0[at + 2u] = unseen0 ? dead : value;
+}
+                if (tx * 4u + 3u < 6u) {
+                    float value = o0_3;
+                    value = divide(value, weight0);
+                    out0[at + 3u] = unseen0 ? dead : value;
+}
             }
-            if (first_row + ty + 8u < length_q && tx + 0u < 6u) {
-                float value = o1_0;
-                value = divide(value, weight_1);
-                out0[at1 + tx + 0u] = unseen_1 ? dead : value;
+            if (first_row + ((ty) * 4u + 1u) < length_q) {
+                float weight1 = row_now[ty][1], fade1 = row_before[ty][1];
+                bool unseen1 = row_state[((ty) * 4u + 1u)] != 0u;
+                uint at = base_out0 + ((b * queries + own1) * 4u + h) * 6u + tx * 4u;
+                if (tx * 4u + 0u < 6u) {
+                    float value = o1_0;
+                    value = divide(value, weight1);
+                    out0[at + 0u] = unseen1 ? dead : value;
+}
+                if (tx * 4u + 1u < 6u) {
+                    float value = o1_1;
+                    value = divide(value, weight1);
+                    out0[at + 1u] = unseen1 ? dead : value;
+}
+                if (tx * 4u + 2u < 6u) {
+                    float value = o1_2;
+                    value = divide(value, weight1);
+                    out0[at + 2u] = unseen1 ? dead : value;
+}
+                if (tx * 4u + 3u < 6u) {
+                    float value = o1_3;
+                    value = divide(value, weight1);
+                    out0[at + 3u] = unseen1 ? dead : value;
+}
+            }
+            if (first_row + ((ty) * 4u + 2u) < length_q) {
+                float weight2 = row_now[ty][2], fade2 = row_before[ty][2];
+                bool unseen2 = row_state[((ty) * 4u + 2u)] != 0u;
+                uint at = base_out0 + ((b * queries + own2) * 4u + h) * 6u + tx * 4u;
+                if (tx * 4u + 0u < 6u) {
+                    float value = o2_0;
+                    value = divide(value, weight2);
+                    out0[at + 0u] = unseen2 ? dead : value;
+}
+                if (tx * 4u + 1u < 6u) {
+                    float value = o2_1;
+                    value = divide(value, weight2);
+                    out0[at + 1u] = unseen2 ? dead : value;
+}
+                if (tx * 4u + 2u < 6u) {
+                    float value = o2_2;
+                    value = divide(value, weight2);
+                    out0[at + 2u] = unseen2 ? dead : value;
+}
+                if (tx * 4u + 3u < 6u) {
+                    float value = o2_3;
+                    value = divide(value, weight2);
+                    out0[at + 3u] = unseen2 ? dead : value;
+}
+            }
+            if (first_row + ((ty) * 4u + 3u) < length_q) {
+                float weight3 = row_now[ty][3], fade3 = row_before[ty][3];
+                bool unseen3 = row_state[((ty) * 4u + 3u)] != 0u;
+                uint at = base_out0 + ((b * queries + own3) * 4u + h) * 6u + tx * 4u;
+                if (tx * 4u + 0u < 6u) {
+                    float value = o3_0;
+                    value = divide(value, weight3);
+                    out0[at + 0u] = unseen3 ? dead : value;
+}
+                if (tx * 4u + 1u < 6u) {
+                    float value = o3_1;
+                    value = divide(value, weight3);
+                    out0[at + 1u] = unseen3 ? dead : value;
+}
+                if (tx * 4u + 2u < 6u) {
+                    float value = o3_2;
+                    value = divide(value, weight3);
+                    out0[at + 2u] = unseen3 ? dead : value;
+}
+                if (tx * 4u + 3u < 6u) {
+                    float value = o3_3;
+                    value = divide(value, weight3);
+                    out0[at + 3u] = unseen3 ? dead : value;
+}
             }
             barrier();
         }

@@ -1,5 +1,5 @@
 #version 450
-layout(local_size_x = 128, local_size_y = 1, local_size_z = 1) in;
+layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 
 layout(std430, binding = 0) readonly buffer Buffer_in0 { float in0[]; };
 layout(std430, binding = 1) readonly buffer Buffer_in1 { float in1[]; };
@@ -78,18 +78,25 @@ float exp_(float x) {
 }
 
 #extension GL_EXT_control_flow_attributes : require
-// Gradient of queries: a workgroup has 32 of one head, and adds ds times keys, block by block of 128 keys.
-shared float a[4128];
-shared float codes[4128];
-shared float own_stage[264], other_stage[1032];
-shared float columns_stage[320];
-shared uint dead_pairs;
-shared uint row_some[32];
+// Gradient of queries: a workgroup has 16 of one head, and adds ds times keys, block by block of 128 keys.
+// Four own rows of each of the block's others: scores, weights, what is summed up; DEAD where a pair has no part in it.
+const uint DEAD = 0xffffffffu;
+shared uvec4 pairs[128][5];
+shared vec4 own_stage[16][5];  // [column][row / 4]; or what 16 invocations found in their rows
+shared vec4 other_stage[16][33];  // [column][other: tx + 16 u is u % 4 of u / 4 * 16 + tx]; or [other][column / 4]
+shared uint last_dead;  // the last turn in which a pair was dead
+shared vec4 row_peak[4], row_inverse[4], row_delta[4];
+shared uint row_live[16];  // the last turn in which a pair of the row was live
 
 void main() {
     float none = uintBitsToFloat(0xff800000u), dead = ZERO;
-    uint lid = gl_LocalInvocationID.x, tx = lid % 16u, ty = lid / 16u;
-for (uint b = gl_WorkGroupID.z; b < batches; b += gl_NumWorkGroups.z)
+    uint lid = gl_LocalInvocationID.x;
+    // 32 neighbours have 8 x 4 places: the fewer different vectors they read, the better.
+    uint tx = lid / 32u % 2u * 8u + lid % 8u, ty = lid / 64u * 4u + lid % 32u / 8u;
+    uint turn = 0u;  // counts the blocks that the workgroup meets
+    if (lid == 0u) last_dead = 0u;
+if (lid < 16u) row_live[lid] = 0u;
+    for (uint b = gl_WorkGroupID.z; b < batches; b += gl_NumWorkGroups.z)
     for (uint h = gl_WorkGroupID.y; h < 4u; h += gl_NumWorkGroups.y) {
         uint key_head = h / 2u;
         uint start_q = 0u;
@@ -97,319 +104,519 @@ for (uint b = gl_WorkGroupID.z; b < batches; b += gl_NumWorkGroups.z)
         uint length_q = queries;
         uint length_k = keys;
 
-        for (uint tile = gl_WorkGroupID.x; tile * 32u < length_q; tile += gl_NumWorkGroups.x) {
-            uint first_row = tile * 32u, last_row = min(first_row + 31u, length_q - 1u);
+        // The last rows of a causal mask have most to do: first.
+        for (uint tile = gl_NumWorkGroups.x - 1u - gl_WorkGroupID.x; tile * 16u < length_q; tile += gl_NumWorkGroups.x) {
+            uint first_row = tile * 16u, last_row = min(first_row + 15u, length_q - 1u);
+            uint own0 = min(first_row + ((ty) * 4u + 0u), length_q - 1u);
+            uint own1 = min(first_row + ((ty) * 4u + 1u), length_q - 1u);
+            uint own2 = min(first_row + ((ty) * 4u + 2u), length_q - 1u);
+            uint own3 = min(first_row + ((ty) * 4u + 3u), length_q - 1u);
             uint key_begin = 0u, key_end = length_k;
             key_end = uint(clamp(int(last_row) + 1 + clamp(4, -(1 << 30), 1 << 30), 0, int(length_k)));
-            float dq0_0 = ZERO, dq0_1 = ZERO;
-            float dq1_0 = ZERO, dq1_1 = ZERO;
-            float dq2_0 = ZERO, dq2_1 = ZERO;
-            float dq3_0 = ZERO, dq3_1 = ZERO;
+if (lid < 16u) {
+                float peak = in4[base_in4 + h * 9u + (start_q + min(first_row + lid, length_q - 1u))], inverse = in5[base_in5 + h * 9u + (start_q + min(first_row + lid, length_q - 1u))], delta = in6[base_in6 + h + (start_q + min(first_row + lid, length_q - 1u)) * 4u];
+row_peak[lid / 4u][lid % 4u] = peak;
+                row_inverse[lid / 4u][lid % 4u] = inverse;
+                row_delta[lid / 4u][lid % 4u] = delta;
+            }
+            float dq0_0 = ZERO, dq0_1 = ZERO, dq0_2 = ZERO, dq0_3 = ZERO;
+            float dq1_0 = ZERO, dq1_1 = ZERO, dq1_2 = ZERO, dq1_3 = ZERO;
+            float dq2_0 = ZERO, dq2_1 = ZERO, dq2_2 = ZERO, dq2_3 = ZERO;
+            float dq3_0 = ZERO, dq3_1 = ZERO, dq3_2 = ZERO, dq3_3 = ZERO;
 bool fresh0 = true, fresh1 = true, fresh2 = true, fresh3 = true;
             for (uint block = key_begin / 128u * 128u; block < key_end; block += 128u) {
-                {
+                ++turn;
+                uint begin = max(key_begin, block) - block, stop = min(key_end - block, 128u);
+                begin = begin / 16u * 16u;
+                [[dont_unroll]] for (uint first = 0u; first < 128u; first += 128u) {
+                    float next_own[4], next_other[32], past_own = ZERO, past_other = NEGATIVE_ZERO;
                     float d0_0 = ZERO, d0_1 = ZERO, d0_2 = ZERO, d0_3 = ZERO, d0_4 = ZERO, d0_5 = ZERO, d0_6 = ZERO, d0_7 = ZERO;
                     float d1_0 = ZERO, d1_1 = ZERO, d1_2 = ZERO, d1_3 = ZERO, d1_4 = ZERO, d1_5 = ZERO, d1_6 = ZERO, d1_7 = ZERO;
                     float d2_0 = ZERO, d2_1 = ZERO, d2_2 = ZERO, d2_3 = ZERO, d2_4 = ZERO, d2_5 = ZERO, d2_6 = ZERO, d2_7 = ZERO;
                     float d3_0 = ZERO, d3_1 = ZERO, d3_2 = ZERO, d3_3 = ZERO, d3_4 = ZERO, d3_5 = ZERO, d3_6 = ZERO, d3_7 = ZERO;
-                    [[dont_unroll]] for (uint from = 0u; from < 20u; from += 8u) {
+                    [[unroll]] for (uint u = 0u; u < 4u; ++u) {
+                        uint c = 0u + lid % 8u + u / 2u * 8u;
+                        uint row = lid / 8u + u % 2u * 8u;
+                        uint at = base_in0 + h * 20u + (start_q + min(first_row + row, length_q - 1u)) * 80u;
+                        bool inside = c < 20u;
+                        c = min(c, 19u);
+                        float value = in0[at + c * 1u];
+                        next_own[u] = inside ? value : past_own;
+                    }
+                    [[unroll]] for (uint u = 0u; u < 32u; ++u) {
+                        uint c = 0u + lid % 8u + u / 16u * 8u;
+                        uint row = lid / 32u + u % 8u * 2u + lid / 8u % 4u * 16u + u / 8u % 2u * 64u;
+                        uint at = base_in1 + key_head * 20u + (start_k + min(block + first + row, length_k - 1u)) * 40u;
+                        bool inside = c < 20u;
+                        c = min(c, 19u);
+                        float value = in1[at + c * 1u];
+                        next_other[u] = inside ? value : past_other;
+                    }
+                    [[dont_unroll]] for (uint from = 0u; from < 20u; from += 16u) {
                         barrier();
-                        for (uint x = lid; x < 256u; x += 128u) {
-                            uint row = x / 8u, c = from + x % 8u;
-                            uint at = base_in0 + h * 20u + (start_q + min(first_row + row, length_q - 1u)) * 80u;
-                            if (c < 20u) own_stage[x % 8u * 33u + row] = in0[at + c * 1u];
+                        [[unroll]] for (uint u = 0u; u < 4u; ++u) {
+                            uint row = lid / 8u + u % 2u * 8u;
+                            own_stage[lid % 8u + u / 2u * 8u][row / 4u][row % 4u] = next_own[u];
                         }
-                        for (uint x = lid; x < 1024u; x += 128u) {
-                            uint row = x / 8u, c = from + x % 8u;
-                            uint at = base_in1 + key_head * 20u + (start_k + min(block + row, length_k - 1u)) * 40u;
-                            if (c < 20u) other_stage[x % 8u * 129u + row] = in1[at + c * 1u];
-                        }
+                        [[unroll]] for (uint u = 0u; u < 32u; ++u)
+                            other_stage[lid % 8u + u / 16u * 8u][u / 8u % 2u * 16u + lid / 32u + u % 8u * 2u][lid / 8u % 4u] = next_other[u];
                         barrier();
-                        uint count = min(8u, 20u - from);
-                        for (uint c = 0u; c < count; ++c) {
-                            float x0 = other_stage[c * 129u + tx + 0u], x1 = other_stage[c * 129u + tx + 16u], x2 = other_stage[c * 129u + tx + 32u], x3 = other_stage[c * 129u + tx + 48u], x4 = other_stage[c * 129u + tx + 64u], x5 = other_stage[c * 129u + tx + 80u], x6 = other_stage[c * 129u + tx + 96u], x7 = other_stage[c * 129u + tx + 112u];
-                            float y0 = own_stage[c * 33u + ty + 0u];
-                            d0_0 = add(d0_0, mul(y0, x0));
-                            d0_1 = add(d0_1, mul(y0, x1));
-                            d0_2 = add(d0_2, mul(y0, x2));
-                            d0_3 = add(d0_3, mul(y0, x3));
-                            d0_4 = add(d0_4, mul(y0, x4));
-                            d0_5 = add(d0_5, mul(y0, x5));
-                            d0_6 = add(d0_6, mul(y0, x6));
-                            d0_7 = add(d0_7, mul(y0, x7));
-                            float y1 = own_stage[c * 33u + ty + 8u];
-                            d1_0 = add(d1_0, mul(y1, x0));
-                            d1_1 = add(d1_1, mul(y1, x1));
-                            d1_2 = add(d1_2, mul(y1, x2));
-                            d1_3 = add(d1_3, mul(y1, x3));
-                            d1_4 = add(d1_4, mul(y1, x4));
-                            d1_5 = add(d1_5, mul(y1, x5));
-                            d1_6 = add(d1_6, mul(y1, x6));
-                            d1_7 = add(d1_7, mul(y1, x7));
-                            float y2 = own_stage[c * 33u + ty + 16u];
-                            d2_0 = add(d2_0, mul(y2, x0));
-                            d2_1 = add(d2_1, mul(y2, x1));
-                            d2_2 = add(d2_2, mul(y2, x2));
-                            d2_3 = add(d2_3, mul(y2, x3));
-                            d2_4 = add(d2_4, mul(y2, x4));
-                            d2_5 = add(d2_5, mul(y2, x5));
-                            d2_6 = add(d2_6, mul(y2, x6));
-                            d2_7 = add(d2_7, mul(y2, x7));
-                            float y3 = own_stage[c * 33u + ty + 24u];
-                            d3_0 = add(d3_0, mul(y3, x0));
-                            d3_1 = add(d3_1, mul(y3, x1));
-                            d3_2 = add(d3_2, mul(y3, x2));
-                            d3_3 = add(d3_3, mul(y3, x3));
-                            d3_4 = add(d3_4, mul(y3, x4));
-                            d3_5 = add(d3_5, mul(y3, x5));
-                            d3_6 = add(d3_6, mul(y3, x6));
-                            d3_7 = add(d3_7, mul(y3, x7));
+                        if (from + 16u < 20u) {
+                            [[unroll]] for (uint u = 0u; u < 4u; ++u) {
+                                uint c = from + 16u + lid % 8u + u / 2u * 8u;
+                                uint row = lid / 8u + u % 2u * 8u;
+                                uint at = base_in0 + h * 20u + (start_q + min(first_row + row, length_q - 1u)) * 80u;
+                                bool inside = c < 20u;
+                                c = min(c, 19u);
+                                float value = in0[at + c * 1u];
+                                next_own[u] = inside ? value : past_own;
+                            }
+                            [[unroll]] for (uint u = 0u; u < 32u; ++u) {
+                                uint c = from + 16u + lid % 8u + u / 16u * 8u;
+                                uint row = lid / 32u + u % 8u * 2u + lid / 8u % 4u * 16u + u / 8u % 2u * 64u;
+                                uint at = base_in1 + key_head * 20u + (start_k + min(block + first + row, length_k - 1u)) * 40u;
+                                bool inside = c < 20u;
+                                c = min(c, 19u);
+                                float value = in1[at + c * 1u];
+                                next_other[u] = inside ? value : past_other;
+                            }
+                        }
+                        [[unroll]] for (uint c = 0u; c < 16u; ++c) {
+                            vec4 y0 = own_stage[c][ty];
+                            vec4 x0 = other_stage[c][tx];
+                            vec4 x1 = other_stage[c][16u + tx];
+                            d0_0 = add(d0_0, mul(y0[0], x0[0]));
+                            d0_1 = add(d0_1, mul(y0[0], x0[1]));
+                            d0_2 = add(d0_2, mul(y0[0], x0[2]));
+                            d0_3 = add(d0_3, mul(y0[0], x0[3]));
+                            d0_4 = add(d0_4, mul(y0[0], x1[0]));
+                            d0_5 = add(d0_5, mul(y0[0], x1[1]));
+                            d0_6 = add(d0_6, mul(y0[0], x1[2]));
+                            d0_7 = add(d0_7, mul(y0[0], x1[3]));
+                            d1_0 = add(d1_0, mul(y0[1], x0[0]));
+                            d1_1 = add(d1_1, mul(y0[1], x0[1]));
+                            d1_2 = add(d1_2, mul(y0[1], x0[2]));
+                            d1_3 = add(d1_3, mul(y0[1], x0[3]));
+                            d1_4 = add(d1_4, mul(y0[1], x1[0]));
+                            d1_5 = add(d1_5, mul(y0[1], x1[1]));
+                            d1_6 = add(d1_6, mul(y0[1], x1[2]));
+                            d1_7 = add(d1_7, mul(y0[1], x1[3]));
+                            d2_0 = add(d2_0, mul(y0[2], x0[0]));
+                            d2_1 = add(d2_1, mul(y0[2], x0[1]));
+                            d2_2 = add(d2_2, mul(y0[2], x0[2]));
+                            d2_3 = add(d2_3, mul(y0[2], x0[3]));
+                            d2_4 = add(d2_4, mul(y0[2], x1[0]));
+                            d2_5 = add(d2_5, mul(y0[2], x1[1]));
+                            d2_6 = add(d2_6, mul(y0[2], x1[2]));
+                            d2_7 = add(d2_7, mul(y0[2], x1[3]));
+                            d3_0 = add(d3_0, mul(y0[3], x0[0]));
+                            d3_1 = add(d3_1, mul(y0[3], x0[1]));
+                            d3_2 = add(d3_2, mul(y0[3], x0[2]));
+                            d3_3 = add(d3_3, mul(y0[3], x0[3]));
+                            d3_4 = add(d3_4, mul(y0[3], x1[0]));
+                            d3_5 = add(d3_5, mul(y0[3], x1[1]));
+                            d3_6 = add(d3_6, mul(y0[3], x1[2]));
+                            d3_7 = add(d3_7, mul(y0[3], x1[3]));
                         }
                     }
-                    a[(ty + 0u) * 129u + tx + 0u] = d0_0;
-                    a[(ty + 0u) * 129u + tx + 16u] = d0_1;
-                    a[(ty + 0u) * 129u + tx + 32u] = d0_2;
-                    a[(ty + 0u) * 129u + tx + 48u] = d0_3;
-                    a[(ty + 0u) * 129u + tx + 64u] = d0_4;
-                    a[(ty + 0u) * 129u + tx + 80u] = d0_5;
-                    a[(ty + 0u) * 129u + tx + 96u] = d0_6;
-                    a[(ty + 0u) * 129u + tx + 112u] = d0_7;
-                    a[(ty + 8u) * 129u + tx + 0u] = d1_0;
-                    a[(ty + 8u) * 129u + tx + 16u] = d1_1;
-                    a[(ty + 8u) * 129u + tx + 32u] = d1_2;
-                    a[(ty + 8u) * 129u + tx + 48u] = d1_3;
-                    a[(ty + 8u) * 129u + tx + 64u] = d1_4;
-                    a[(ty + 8u) * 129u + tx + 80u] = d1_5;
-                    a[(ty + 8u) * 129u + tx + 96u] = d1_6;
-                    a[(ty + 8u) * 129u + tx + 112u] = d1_7;
-                    a[(ty + 16u) * 129u + tx + 0u] = d2_0;
-                    a[(ty + 16u) * 129u + tx + 16u] = d2_1;
-                    a[(ty + 16u) * 129u + tx + 32u] = d2_2;
-                    a[(ty + 16u) * 129u + tx + 48u] = d2_3;
-                    a[(ty + 16u) * 129u + tx + 64u] = d2_4;
-                    a[(ty + 16u) * 129u + tx + 80u] = d2_5;
-                    a[(ty + 16u) * 129u + tx + 96u] = d2_6;
-                    a[(ty + 16u) * 129u + tx + 112u] = d2_7;
-                    a[(ty + 24u) * 129u + tx + 0u] = d3_0;
-                    a[(ty + 24u) * 129u + tx + 16u] = d3_1;
-                    a[(ty + 24u) * 129u + tx + 32u] = d3_2;
-                    a[(ty + 24u) * 129u + tx + 48u] = d3_3;
-                    a[(ty + 24u) * 129u + tx + 64u] = d3_4;
-                    a[(ty + 24u) * 129u + tx + 80u] = d3_5;
-                    a[(ty + 24u) * 129u + tx + 96u] = d3_6;
-                    a[(ty + 24u) * 129u + tx + 112u] = d3_7;
+                    pairs[first + tx + 0u][ty] = floatBitsToUint(vec4(d0_0, d1_0, d2_0, d3_0));
+                    pairs[first + tx + 16u][ty] = floatBitsToUint(vec4(d0_1, d1_1, d2_1, d3_1));
+                    pairs[first + tx + 32u][ty] = floatBitsToUint(vec4(d0_2, d1_2, d2_2, d3_2));
+                    pairs[first + tx + 48u][ty] = floatBitsToUint(vec4(d0_3, d1_3, d2_3, d3_3));
+                    pairs[first + tx + 64u][ty] = floatBitsToUint(vec4(d0_4, d1_4, d2_4, d3_4));
+                    pairs[first + tx + 80u][ty] = floatBitsToUint(vec4(d0_5, d1_5, d2_5, d3_5));
+                    pairs[first + tx + 96u][ty] = floatBitsToUint(vec4(d0_6, d1_6, d2_6, d3_6));
+                    pairs[first + tx + 112u][ty] = floatBitsToUint(vec4(d0_7, d1_7, d2_7, d3_7));
                 }
                 {
-                    float d0_0 = ZERO, d0_1 = ZERO, d0_2 = ZERO, d0_3 = ZERO, d0_4 = ZERO, d0_5 = ZERO, d0_6 = ZERO, d0_7 = ZERO;
-                    float d1_0 = ZERO, d1_1 = ZERO, d1_2 = ZERO, d1_3 = ZERO, d1_4 = ZERO, d1_5 = ZERO, d1_6 = ZERO, d1_7 = ZERO;
-                    float d2_0 = ZERO, d2_1 = ZERO, d2_2 = ZERO, d2_3 = ZERO, d2_4 = ZERO, d2_5 = ZERO, d2_6 = ZERO, d2_7 = ZERO;
-                    float d3_0 = ZERO, d3_1 = ZERO, d3_2 = ZERO, d3_3 = ZERO, d3_4 = ZERO, d3_5 = ZERO, d3_6 = ZERO, d3_7 = ZERO;
-                    [[dont_unroll]] for (uint from = 0u; from < 6u; from += 8u) {
-                        barrier();
-                        for (uint x = lid; x < 256u; x += 128u) {
-                            uint row = x / 8u, c = from + x % 8u;
-                            uint at = base_in3 + h * 6u + (start_q + min(first_row + row, length_q - 1u)) * 24u;
-                            if (c < 6u) own_stage[x % 8u * 33u + row] = in3[at + c * 1u];
-                        }
-                        for (uint x = lid; x < 1024u; x += 128u) {
-                            uint row = x / 8u, c = from + x % 8u;
-                            uint at = base_in2 + key_head * 6u + (start_k + min(block + row, length_k - 1u)) * 12u;
-                            if (c < 6u) other_stage[x % 8u * 129u + row] = in2[at + c * 1u];
-                        }
-                        barrier();
-                        uint count = min(8u, 6u - from);
-                        for (uint c = 0u; c < count; ++c) {
-                            float x0 = other_stage[c * 129u + tx + 0u], x1 = other_stage[c * 129u + tx + 16u], x2 = other_stage[c * 129u + tx + 32u], x3 = other_stage[c * 129u + tx + 48u], x4 = other_stage[c * 129u + tx + 64u], x5 = other_stage[c * 129u + tx + 80u], x6 = other_stage[c * 129u + tx + 96u], x7 = other_stage[c * 129u + tx + 112u];
-                            float y0 = own_stage[c * 33u + ty + 0u];
-                            d0_0 = add(d0_0, mul(y0, x0));
-                            d0_1 = add(d0_1, mul(y0, x1));
-                            d0_2 = add(d0_2, mul(y0, x2));
-                            d0_3 = add(d0_3, mul(y0, x3));
-                            d0_4 = add(d0_4, mul(y0, x4));
-                            d0_5 = add(d0_5, mul(y0, x5));
-                            d0_6 = add(d0_6, mul(y0, x6));
-                            d0_7 = add(d0_7, mul(y0, x7));
-                            float y1 = own_stage[c * 33u + ty + 8u];
-                            d1_0 = add(d1_0, mul(y1, x0));
-                            d1_1 = add(d1_1, mul(y1, x1));
-                            d1_2 = add(d1_2, mul(y1, x2));
-                            d1_3 = add(d1_3, mul(y1, x3));
-                            d1_4 = add(d1_4, mul(y1, x4));
-                            d1_5 = add(d1_5, mul(y1, x5));
-                            d1_6 = add(d1_6, mul(y1, x6));
-                            d1_7 = add(d1_7, mul(y1, x7));
-                            float y2 = own_stage[c * 33u + ty + 16u];
-                            d2_0 = add(d2_0, mul(y2, x0));
-                            d2_1 = add(d2_1, mul(y2, x1));
-                            d2_2 = add(d2_2, mul(y2, x2));
-                            d2_3 = add(d2_3, mul(y2, x3));
-                            d2_4 = add(d2_4, mul(y2, x4));
-                            d2_5 = add(d2_5, mul(y2, x5));
-                            d2_6 = add(d2_6, mul(y2, x6));
-                            d2_7 = add(d2_7, mul(y2, x7));
-                            float y3 = own_stage[c * 33u + ty + 24u];
-                            d3_0 = add(d3_0, mul(y3, x0));
-                            d3_1 = add(d3_1, mul(y3, x1));
-                            d3_2 = add(d3_2, mul(y3, x2));
-                            d3_3 = add(d3_3, mul(y3, x3));
-                            d3_4 = add(d3_4, mul(y3, x4));
-                            d3_5 = add(d3_5, mul(y3, x5));
-                            d3_6 = add(d3_6, mul(y3, x6));
-                            d3_7 = add(d3_7, mul(y3, x7));
-                        }
-                    }
-                    codes[(ty + 0u) * 129u + tx + 0u] = d0_0;
-                    codes[(ty + 0u) * 129u + tx + 16u] = d0_1;
-                    codes[(ty + 0u) * 129u + tx + 32u] = d0_2;
-                    codes[(ty + 0u) * 129u + tx + 48u] = d0_3;
-                    codes[(ty + 0u) * 129u + tx + 64u] = d0_4;
-                    codes[(ty + 0u) * 129u + tx + 80u] = d0_5;
-                    codes[(ty + 0u) * 129u + tx + 96u] = d0_6;
-                    codes[(ty + 0u) * 129u + tx + 112u] = d0_7;
-                    codes[(ty + 8u) * 129u + tx + 0u] = d1_0;
-                    codes[(ty + 8u) * 129u + tx + 16u] = d1_1;
-                    codes[(ty + 8u) * 129u + tx + 32u] = d1_2;
-                    codes[(ty + 8u) * 129u + tx + 48u] = d1_3;
-                    codes[(ty + 8u) * 129u + tx + 64u] = d1_4;
-                    codes[(ty + 8u) * 129u + tx + 80u] = d1_5;
-                    codes[(ty + 8u) * 129u + tx + 96u] = d1_6;
-                    codes[(ty + 8u) * 129u + tx + 112u] = d1_7;
-                    codes[(ty + 16u) * 129u + tx + 0u] = d2_0;
-                    codes[(ty + 16u) * 129u + tx + 16u] = d2_1;
-                    codes[(ty + 16u) * 129u + tx + 32u] = d2_2;
-                    codes[(ty + 16u) * 129u + tx + 48u] = d2_3;
-                    codes[(ty + 16u) * 129u + tx + 64u] = d2_4;
-                    codes[(ty + 16u) * 129u + tx + 80u] = d2_5;
-                    codes[(ty + 16u) * 129u + tx + 96u] = d2_6;
-                    codes[(ty + 16u) * 129u + tx + 112u] = d2_7;
-                    codes[(ty + 24u) * 129u + tx + 0u] = d3_0;
-                    codes[(ty + 24u) * 129u + tx + 16u] = d3_1;
-                    codes[(ty + 24u) * 129u + tx + 32u] = d3_2;
-                    codes[(ty + 24u) * 129u + tx + 48u] = d3_3;
-                    codes[(ty + 24u) * 129u + tx + 64u] = d3_4;
-                    codes[(ty + 24u) * 129u + tx + 80u] = d3_5;
-                    codes[(ty + 24u) * 129u + tx + 96u] = d3_6;
-                    codes[(ty + 24u) * 129u + tx + 112u] = d3_7;
-                }
-if (lid == 0u) dead_pairs = 0u;
-                if (lid < 32u) row_some[lid] = 0u;
-                barrier();
-                bool whole = true;
-                [[dont_unroll]] for (uint row = ty; row < 32u; row += 8u) {
-                    uint own = min(first_row + row, length_q - 1u);
-                    float peak = in4[base_in4 + h * 9u + (start_q + own)], inverse = in5[base_in5 + h * 9u + (start_q + own)], delta = in6[base_in6 + h + (start_q + own) * 4u];
-bool some = false;
-                    [[dont_unroll]] for (uint e = tx; e < 128u; e += 16u) {
-                        uint place = row * 129u + e;
-                        bool live = block + e < length_k;
+                    bool whole = true, some0 = false, some1 = false, some2 = false, some3 = false;
+                    
+                    [[dont_unroll]] for (uint u = 0u; u < 8u; ++u) {
+                        uint e = tx + 16u * u;
+                        uint p0, p1, p2, p3;
+                        uvec4 words0 = pairs[e][ty];
                         {
-                            uint i = own, j = min(block + e, length_k - 1u);
-                            bool t5 = (in8[base_in8 + h * 13u + j] != 0u);
-                            int t6 = int(j);
-                            int t7 = int(i);
-                            int t9 = (t7 + 4);
-                            bool t10 = (t6 <= t9);
-                            bool t11 = (t5 && t10);
-                            live = live && t11;
+                            float peak = row_peak[ty][0], inverse = row_inverse[ty][0];
+                            bool live = block + e < length_k;
+                            {
+                                uint i = own0, j = min(block + e, length_k - 1u);
+                                bool t5 = (in8[base_in8 + h * 13u + j] != 0u);
+                                int t6 = int(j);
+                                int t7 = int(i);
+                                int t9 = (t7 + 4);
+                                bool t10 = (t6 <= t9);
+                                bool t11 = (t5 && t10);
+                                live = live && t11;
+                            }
+                            float dot = uintBitsToFloat(words0[0]);
+                            uint i = own0, j = min(block + e, length_k - 1u);
+                            float t2 = mul(dot, 0.2236068);
+                            float t3 = in7[base_in7 + h * 13u + j];
+                            float t4 = add(t2, t3);
+                            float s = t4;
+                            live = live && floatBitsToUint(s) != 0xff800000u;
+                            float p = mul(exp_(sub(s, peak)), inverse);
+                            p0 = live ? min(floatBitsToUint(p), DEAD - 1u) : DEAD;
+                            whole = whole && live;
+                            some0 = some0 || live;
                         }
-                        float dot = a[place], dp = codes[place], dropped = ZERO, code = -1.0;
-                        bool keep = true;
-                        uint i = own, j = min(block + e, length_k - 1u);
-                        float t2 = mul(dot, 0.2236068);
-                        float t3 = in7[base_in7 + h * 13u + j];
-                        float t4 = add(t2, t3);
-                        float s = t4;
-                        live = live && !is_equal(s, none);
-                        float p = mul(exp_(sub(s, peak)), inverse);
-                        float g = mul(p, sub(dp, delta));
-                        float t13 = mul(g, 0.2236068);
-                        a[place] = t13;
-                        codes[place] = live ? p : code;
-                        whole = whole && live && keep;
-some = some || live;
+                        {
+                            float peak = row_peak[ty][1], inverse = row_inverse[ty][1];
+                            bool live = block + e < length_k;
+                            {
+                                uint i = own1, j = min(block + e, length_k - 1u);
+                                bool t5 = (in8[base_in8 + h * 13u + j] != 0u);
+                                int t6 = int(j);
+                                int t7 = int(i);
+                                int t9 = (t7 + 4);
+                                bool t10 = (t6 <= t9);
+                                bool t11 = (t5 && t10);
+                                live = live && t11;
+                            }
+                            float dot = uintBitsToFloat(words0[1]);
+                            uint i = own1, j = min(block + e, length_k - 1u);
+                            float t2 = mul(dot, 0.2236068);
+                            float t3 = in7[base_in7 + h * 13u + j];
+                            float t4 = add(t2, t3);
+                            float s = t4;
+                            live = live && floatBitsToUint(s) != 0xff800000u;
+                            float p = mul(exp_(sub(s, peak)), inverse);
+                            p1 = live ? min(floatBitsToUint(p), DEAD - 1u) : DEAD;
+                            whole = whole && live;
+                            some1 = some1 || live;
+                        }
+                        {
+                            float peak = row_peak[ty][2], inverse = row_inverse[ty][2];
+                            bool live = block + e < length_k;
+                            {
+                                uint i = own2, j = min(block + e, length_k - 1u);
+                                bool t5 = (in8[base_in8 + h * 13u + j] != 0u);
+                                int t6 = int(j);
+                                int t7 = int(i);
+                                int t9 = (t7 + 4);
+                                bool t10 = (t6 <= t9);
+                                bool t11 = (t5 && t10);
+                                live = live && t11;
+                            }
+                            float dot = uintBitsToFloat(words0[2]);
+                            uint i = own2, j = min(block + e, length_k - 1u);
+                            float t2 = mul(dot, 0.2236068);
+                            float t3 = in7[base_in7 + h * 13u + j];
+                            float t4 = add(t2, t3);
+                            float s = t4;
+                            live = live && floatBitsToUint(s) != 0xff800000u;
+                            float p = mul(exp_(sub(s, peak)), inverse);
+                            p2 = live ? min(floatBitsToUint(p), DEAD - 1u) : DEAD;
+                            whole = whole && live;
+                            some2 = some2 || live;
+                        }
+                        {
+                            float peak = row_peak[ty][3], inverse = row_inverse[ty][3];
+                            bool live = block + e < length_k;
+                            {
+                                uint i = own3, j = min(block + e, length_k - 1u);
+                                bool t5 = (in8[base_in8 + h * 13u + j] != 0u);
+                                int t6 = int(j);
+                                int t7 = int(i);
+                                int t9 = (t7 + 4);
+                                bool t10 = (t6 <= t9);
+                                bool t11 = (t5 && t10);
+                                live = live && t11;
+                            }
+                            float dot = uintBitsToFloat(words0[3]);
+                            uint i = own3, j = min(block + e, length_k - 1u);
+                            float t2 = mul(dot, 0.2236068);
+                            float t3 = in7[base_in7 + h * 13u + j];
+                            float t4 = add(t2, t3);
+                            float s = t4;
+                            live = live && floatBitsToUint(s) != 0xff800000u;
+                            float p = mul(exp_(sub(s, peak)), inverse);
+                            p3 = live ? min(floatBitsToUint(p), DEAD - 1u) : DEAD;
+                            whole = whole && live;
+                            some3 = some3 || live;
+                        }
+                        pairs[e][ty] = uvec4(p0, p1, p2, p3);
                     }
-                    if (some) row_some[row] = 1u;
-                }
-                if (!whole) dead_pairs = 1u;
-                barrier();
-                float sum0_0 = ZERO, sum0_1 = ZERO;
-                float sum1_0 = ZERO, sum1_1 = ZERO;
-                float sum2_0 = ZERO, sum2_1 = ZERO;
-                float sum3_0 = ZERO, sum3_1 = ZERO;
-                [[dont_unroll]] for (uint from = 0u; from < 128u; from += 16u) {
-                    barrier();
-                    for (uint x = lid; x < 320u; x += 128u) {
-                        uint c = x % 20u;
-                        uint at = base_in1 + key_head * 20u + (start_k + min(block + from + x / 20u, length_k - 1u)) * 40u;
-                        columns_stage[x] = in1[at + c * 1u];
+                    if (!whole) last_dead = turn;
+                    if (some0) row_live[((ty) * 4u + 0u)] = turn;
+                    if (some1) row_live[((ty) * 4u + 1u)] = turn;
+                    if (some2) row_live[((ty) * 4u + 2u)] = turn;
+                    if (some3) row_live[((ty) * 4u + 3u)] = turn;
+}
+                [[dont_unroll]] for (uint first = 0u; first < 128u; first += 128u) {
+                    float next_own[4], next_other[32], past_own = ZERO, past_other = NEGATIVE_ZERO;
+                    float d0_0 = ZERO, d0_1 = ZERO, d0_2 = ZERO, d0_3 = ZERO, d0_4 = ZERO, d0_5 = ZERO, d0_6 = ZERO, d0_7 = ZERO;
+                    float d1_0 = ZERO, d1_1 = ZERO, d1_2 = ZERO, d1_3 = ZERO, d1_4 = ZERO, d1_5 = ZERO, d1_6 = ZERO, d1_7 = ZERO;
+                    float d2_0 = ZERO, d2_1 = ZERO, d2_2 = ZERO, d2_3 = ZERO, d2_4 = ZERO, d2_5 = ZERO, d2_6 = ZERO, d2_7 = ZERO;
+                    float d3_0 = ZERO, d3_1 = ZERO, d3_2 = ZERO, d3_3 = ZERO, d3_4 = ZERO, d3_5 = ZERO, d3_6 = ZERO, d3_7 = ZERO;
+                    [[unroll]] for (uint u = 0u; u < 4u; ++u) {
+                        uint c = 0u + lid % 8u + u / 2u * 8u;
+                        uint row = lid / 8u + u % 2u * 8u;
+                        uint at = base_in3 + h * 6u + (start_q + min(first_row + row, length_q - 1u)) * 24u;
+                        bool inside = c < 6u;
+                        c = min(c, 5u);
+                        float value = in3[at + c * 1u];
+                        next_own[u] = inside ? value : past_own;
                     }
-                    barrier();
-                    if (dead_pairs == 0u)
-                        for (uint e = 0u; e < 16u; ++e) {
-                            float x0 = columns_stage[e * 20u + tx + 0u], x1 = columns_stage[e * 20u + min(tx + 16u, 19u)];
-                            float w0 = a[(ty + 0u) * 129u + from + e];
-                            sum0_0 = add(sum0_0, mul(w0, x0));
-                            sum0_1 = add(sum0_1, mul(w0, x1));
-                            float w1 = a[(ty + 8u) * 129u + from + e];
-                            sum1_0 = add(sum1_0, mul(w1, x0));
-                            sum1_1 = add(sum1_1, mul(w1, x1));
-                            float w2 = a[(ty + 16u) * 129u + from + e];
-                            sum2_0 = add(sum2_0, mul(w2, x0));
-                            sum2_1 = add(sum2_1, mul(w2, x1));
-                            float w3 = a[(ty + 24u) * 129u + from + e];
-                            sum3_0 = add(sum3_0, mul(w3, x0));
-                            sum3_1 = add(sum3_1, mul(w3, x1));
+                    [[unroll]] for (uint u = 0u; u < 32u; ++u) {
+                        uint c = 0u + lid % 8u + u / 16u * 8u;
+                        uint row = lid / 32u + u % 8u * 2u + lid / 8u % 4u * 16u + u / 8u % 2u * 64u;
+                        uint at = base_in2 + key_head * 6u + (start_k + min(block + first + row, length_k - 1u)) * 12u;
+                        bool inside = c < 6u;
+                        c = min(c, 5u);
+                        float value = in2[at + c * 1u];
+                        next_other[u] = inside ? value : past_other;
+                    }
+                    [[dont_unroll]] for (uint from = 0u; from < 6u; from += 16u) {
+                        barrier();
+                        [[unroll]] for (uint u = 0u; u < 4u; ++u) {
+                            uint row = lid / 8u + u % 2u * 8u;
+                            own_stage[lid % 8u + u / 2u * 8u][row / 4u][row % 4u] = next_own[u];
                         }
-                    else
-                        for (uint e = 0u; e < 16u; ++e) {
-                            float x0 = columns_stage[e * 20u + tx + 0u], x1 = columns_stage[e * 20u + min(tx + 16u, 19u)];
-                            float w0 = a[(ty + 0u) * 129u + from + e];
-                            bool live0 = !is_equal(codes[(ty + 0u) * 129u + from + e], -1.0);
-                            { float more = add(sum0_0, mul(w0, x0)); sum0_0 = live0 ? more : sum0_0; }
-                            { float more = add(sum0_1, mul(w0, x1)); sum0_1 = live0 ? more : sum0_1; }
-                            float w1 = a[(ty + 8u) * 129u + from + e];
-                            bool live1 = !is_equal(codes[(ty + 8u) * 129u + from + e], -1.0);
-                            { float more = add(sum1_0, mul(w1, x0)); sum1_0 = live1 ? more : sum1_0; }
-                            { float more = add(sum1_1, mul(w1, x1)); sum1_1 = live1 ? more : sum1_1; }
-                            float w2 = a[(ty + 16u) * 129u + from + e];
-                            bool live2 = !is_equal(codes[(ty + 16u) * 129u + from + e], -1.0);
-                            { float more = add(sum2_0, mul(w2, x0)); sum2_0 = live2 ? more : sum2_0; }
-                            { float more = add(sum2_1, mul(w2, x1)); sum2_1 = live2 ? more : sum2_1; }
-                            float w3 = a[(ty + 24u) * 129u + from + e];
-                            bool live3 = !is_equal(codes[(ty + 24u) * 129u + from + e], -1.0);
-                            { float more = add(sum3_0, mul(w3, x0)); sum3_0 = live3 ? more : sum3_0; }
-                            { float more = add(sum3_1, mul(w3, x1)); sum3_1 = live3 ? more : sum3_1; }
+                        [[unroll]] for (uint u = 0u; u < 32u; ++u)
+                            other_stage[lid % 8u + u / 16u * 8u][u / 8u % 2u * 16u + lid / 32u + u % 8u * 2u][lid / 8u % 4u] = next_other[u];
+                        barrier();
+                        if (from + 16u < 6u) {
+                            [[unroll]] for (uint u = 0u; u < 4u; ++u) {
+                                uint c = from + 16u + lid % 8u + u / 2u * 8u;
+                                uint row = lid / 8u + u % 2u * 8u;
+                                uint at = base_in3 + h * 6u + (start_q + min(first_row + row, length_q - 1u)) * 24u;
+                                bool inside = c < 6u;
+                                c = min(c, 5u);
+                                float value = in3[at + c * 1u];
+                                next_own[u] = inside ? value : past_own;
+                            }
+                            [[unroll]] for (uint u = 0u; u < 32u; ++u) {
+                                uint c = from + 16u + lid % 8u + u / 16u * 8u;
+                                uint row = lid / 32u + u % 8u * 2u + lid / 8u % 4u * 16u + u / 8u % 2u * 64u;
+                                uint at = base_in2 + key_head * 6u + (start_k + min(block + first + row, length_k - 1u)) * 12u;
+                                bool inside = c < 6u;
+                                c = min(c, 5u);
+                                float value = in2[at + c * 1u];
+                                next_other[u] = inside ? value : past_other;
+                            }
                         }
+                        [[unroll]] for (uint c = 0u; c < 16u; ++c) {
+                            vec4 y0 = own_stage[c][ty];
+                            vec4 x0 = other_stage[c][tx];
+                            vec4 x1 = other_stage[c][16u + tx];
+                            d0_0 = add(d0_0, mul(y0[0], x0[0]));
+                            d0_1 = add(d0_1, mul(y0[0], x0[1]));
+                            d0_2 = add(d0_2, mul(y0[0], x0[2]));
+                            d0_3 = add(d0_3, mul(y0[0], x0[3]));
+                            d0_4 = add(d0_4, mul(y0[0], x1[0]));
+                            d0_5 = add(d0_5, mul(y0[0], x1[1]));
+                            d0_6 = add(d0_6, mul(y0[0], x1[2]));
+                            d0_7 = add(d0_7, mul(y0[0], x1[3]));
+                            d1_0 = add(d1_0, mul(y0[1], x0[0]));
+                            d1_1 = add(d1_1, mul(y0[1], x0[1]));
+                            d1_2 = add(d1_2, mul(y0[1], x0[2]));
+                            d1_3 = add(d1_3, mul(y0[1], x0[3]));
+                            d1_4 = add(d1_4, mul(y0[1], x1[0]));
+                            d1_5 = add(d1_5, mul(y0[1], x1[1]));
+                            d1_6 = add(d1_6, mul(y0[1], x1[2]));
+                            d1_7 = add(d1_7, mul(y0[1], x1[3]));
+                            d2_0 = add(d2_0, mul(y0[2], x0[0]));
+                            d2_1 = add(d2_1, mul(y0[2], x0[1]));
+                            d2_2 = add(d2_2, mul(y0[2], x0[2]));
+                            d2_3 = add(d2_3, mul(y0[2], x0[3]));
+                            d2_4 = add(d2_4, mul(y0[2], x1[0]));
+                            d2_5 = add(d2_5, mul(y0[2], x1[1]));
+                            d2_6 = add(d2_6, mul(y0[2], x1[2]));
+                            d2_7 = add(d2_7, mul(y0[2], x1[3]));
+                            d3_0 = add(d3_0, mul(y0[3], x0[0]));
+                            d3_1 = add(d3_1, mul(y0[3], x0[1]));
+                            d3_2 = add(d3_2, mul(y0[3], x0[2]));
+                            d3_3 = add(d3_3, mul(y0[3], x0[3]));
+                            d3_4 = add(d3_4, mul(y0[3], x1[0]));
+                            d3_5 = add(d3_5, mul(y0[3], x1[1]));
+                            d3_6 = add(d3_6, mul(y0[3], x1[2]));
+                            d3_7 = add(d3_7, mul(y0[3], x1[3]));
+                        }
+                    }
+                    float slopes0[8];
+                    slopes0[0] = d0_0; slopes0[1] = d0_1; slopes0[2] = d0_2; slopes0[3] = d0_3; slopes0[4] = d0_4; slopes0[5] = d0_5; slopes0[6] = d0_6; slopes0[7] = d0_7;
+                    float slopes1[8];
+                    slopes1[0] = d1_0; slopes1[1] = d1_1; slopes1[2] = d1_2; slopes1[3] = d1_3; slopes1[4] = d1_4; slopes1[5] = d1_5; slopes1[6] = d1_6; slopes1[7] = d1_7;
+                    float slopes2[8];
+                    slopes2[0] = d2_0; slopes2[1] = d2_1; slopes2[2] = d2_2; slopes2[3] = d2_3; slopes2[4] = d2_4; slopes2[5] = d2_5; slopes2[6] = d2_6; slopes2[7] = d2_7;
+                    float slopes3[8];
+                    slopes3[0] = d3_0; slopes3[1] = d3_1; slopes3[2] = d3_2; slopes3[3] = d3_3; slopes3[4] = d3_4; slopes3[5] = d3_5; slopes3[6] = d3_6; slopes3[7] = d3_7;
+                    [[unroll]] for (uint u = 0u; u < 8u; ++u) {
+                        uint e = first + tx + 16u * u, ds0, ds1, ds2, ds3;
+                        uvec4 words0 = pairs[e][ty];
+                        {
+                            float delta = row_delta[ty][0];
+                            float g = mul(uintBitsToFloat(words0[0]), sub(slopes0[u], delta));
+                            uint i = own0, j = min(block + e, length_k - 1u);
+                            float t13 = mul(g, 0.2236068);
+                            g = t13;
+                            ds0 = words0[0] == DEAD ? DEAD : min(floatBitsToUint(g), DEAD - 1u);
+                        }
+                        {
+                            float delta = row_delta[ty][1];
+                            float g = mul(uintBitsToFloat(words0[1]), sub(slopes1[u], delta));
+                            uint i = own1, j = min(block + e, length_k - 1u);
+                            float t13 = mul(g, 0.2236068);
+                            g = t13;
+                            ds1 = words0[1] == DEAD ? DEAD : min(floatBitsToUint(g), DEAD - 1u);
+                        }
+                        {
+                            float delta = row_delta[ty][2];
+                            float g = mul(uintBitsToFloat(words0[2]), sub(slopes2[u], delta));
+                            uint i = own2, j = min(block + e, length_k - 1u);
+                            float t13 = mul(g, 0.2236068);
+                            g = t13;
+                            ds2 = words0[2] == DEAD ? DEAD : min(floatBitsToUint(g), DEAD - 1u);
+                        }
+                        {
+                            float delta = row_delta[ty][3];
+                            float g = mul(uintBitsToFloat(words0[3]), sub(slopes3[u], delta));
+                            uint i = own3, j = min(block + e, length_k - 1u);
+                            float t13 = mul(g, 0.2236068);
+                            g = t13;
+                            ds3 = words0[3] == DEAD ? DEAD : min(floatBitsToUint(g), DEAD - 1u);
+                        }
+                        pairs[e][ty] = uvec4(ds0, ds1, ds2, ds3);
+                    }
                 }
-bool some0 = row_some[ty + 0u] != 0u, some1 = row_some[ty + 8u] != 0u, some2 = row_some[ty + 16u] != 0u, some3 = row_some[ty + 24u] != 0u;
-                { float old = dq0_0; float both = add(old, sum0_0); both = fresh0 ? sum0_0 : both; dq0_0 = some0 ? both : old; }
-                { float old = dq0_1; float both = add(old, sum0_1); both = fresh0 ? sum0_1 : both; dq0_1 = some0 ? both : old; }
-                { float old = dq1_0; float both = add(old, sum1_0); both = fresh1 ? sum1_0 : both; dq1_0 = some1 ? both : old; }
-                { float old = dq1_1; float both = add(old, sum1_1); both = fresh1 ? sum1_1 : both; dq1_1 = some1 ? both : old; }
-                { float old = dq2_0; float both = add(old, sum2_0); both = fresh2 ? sum2_0 : both; dq2_0 = some2 ? both : old; }
-                { float old = dq2_1; float both = add(old, sum2_1); both = fresh2 ? sum2_1 : both; dq2_1 = some2 ? both : old; }
-                { float old = dq3_0; float both = add(old, sum3_0); both = fresh3 ? sum3_0 : both; dq3_0 = some3 ? both : old; }
-                { float old = dq3_1; float both = add(old, sum3_1); both = fresh3 ? sum3_1 : both; dq3_1 = some3 ? both : old; }
-fresh0 = fresh0 && !some0; fresh1 = fresh1 && !some1; fresh2 = fresh2 && !some2; fresh3 = fresh3 && !some3; 
-                barrier();
+                {
+                    float sum0_0 = ZERO, sum0_1 = ZERO, sum0_2 = ZERO, sum0_3 = ZERO;
+                    float sum1_0 = ZERO, sum1_1 = ZERO, sum1_2 = ZERO, sum1_3 = ZERO;
+                    float sum2_0 = ZERO, sum2_1 = ZERO, sum2_2 = ZERO, sum2_3 = ZERO;
+                    float sum3_0 = ZERO, sum3_1 = ZERO, sum3_2 = ZERO, sum3_3 = ZERO;
+                    float next_rows[16];
+                    [[unroll]] for (uint u = 0u; u < 16u; ++u) {
+                        uint c = min(0u + lid % 64u, 19u);
+                        uint at = base_in1 + key_head * 20u + (start_k + min(block + begin + lid / 64u + u * 1u, length_k - 1u)) * 40u;
+                        next_rows[u] = in1[at + c * 1u];
+                    }
+                    [[dont_unroll]] for (uint from = begin; from < stop; from += 16u) {
+                        barrier();
+                        [[unroll]] for (uint u = 0u; u < 16u; ++u) other_stage[lid / 64u + u * 1u][lid % 64u / 4u][lid % 4u] = next_rows[u];
+                        barrier();
+                        if (from + 16u < stop) {
+                            [[unroll]] for (uint u = 0u; u < 16u; ++u) {
+                                uint c = min(0u + lid % 64u, 19u);
+                                uint at = base_in1 + key_head * 20u + (start_k + min(block + from + 16u + lid / 64u + u * 1u, length_k - 1u)) * 40u;
+                                next_rows[u] = in1[at + c * 1u];
+                            }
+                        }
+                        if (last_dead != turn)
+                        [[unroll]] for (uint e = 0u; e < 16u; ++e) {
+                            uvec4 words0 = pairs[from + e][ty];
+                            vec4 x = other_stage[e][tx];
+                            float w0 = uintBitsToFloat(words0[0]);
+                            sum0_0 = add(sum0_0, mul(w0, x[0]));
+                            sum0_1 = add(sum0_1, mul(w0, x[1]));
+                            sum0_2 = add(sum0_2, mul(w0, x[2]));
+                            sum0_3 = add(sum0_3, mul(w0, x[3]));
+                            float w1 = uintBitsToFloat(words0[1]);
+                            sum1_0 = add(sum1_0, mul(w1, x[0]));
+                            sum1_1 = add(sum1_1, mul(w1, x[1]));
+                            sum1_2 = add(sum1_2, mul(w1, x[2]));
+                            sum1_3 = add(sum1_3, mul(w1, x[3]));
+                            float w2 = uintBitsToFloat(words0[2]);
+                            sum2_0 = add(sum2_0, mul(w2, x[0]));
+                            sum2_1 = add(sum2_1, mul(w2, x[1]));
+                            sum2_2 = add(sum2_2, mul(w2, x[2]));
+                            sum2_3 = add(sum2_3, mul(w2, x[3]));
+                            float w3 = uintBitsToFloat(words0[3]);
+                            sum3_0 = add(sum3_0, mul(w3, x[0]));
+                            sum3_1 = add(sum3_1, mul(w3, x[1]));
+                            sum3_2 = add(sum3_2, mul(w3, x[2]));
+                            sum3_3 = add(sum3_3, mul(w3, x[3]));
+                        }
+                        else
+                        [[dont_unroll]] for (uint e = 0u; e < 16u; ++e) {
+                            uvec4 words0 = pairs[from + e][ty];
+                            vec4 x = other_stage[e][tx];
+                            float w0 = uintBitsToFloat(words0[0]);
+                            bool live0 = words0[0] != DEAD;
+                            { float more = add(sum0_0, mul(w0, x[0])); sum0_0 = live0 ? more : sum0_0; }
+                            { float more = add(sum0_1, mul(w0, x[1])); sum0_1 = live0 ? more : sum0_1; }
+                            { float more = add(sum0_2, mul(w0, x[2])); sum0_2 = live0 ? more : sum0_2; }
+                            { float more = add(sum0_3, mul(w0, x[3])); sum0_3 = live0 ? more : sum0_3; }
+                            float w1 = uintBitsToFloat(words0[1]);
+                            bool live1 = words0[1] != DEAD;
+                            { float more = add(sum1_0, mul(w1, x[0])); sum1_0 = live1 ? more : sum1_0; }
+                            { float more = add(sum1_1, mul(w1, x[1])); sum1_1 = live1 ? more : sum1_1; }
+                            { float more = add(sum1_2, mul(w1, x[2])); sum1_2 = live1 ? more : sum1_2; }
+                            { float more = add(sum1_3, mul(w1, x[3])); sum1_3 = live1 ? more : sum1_3; }
+                            float w2 = uintBitsToFloat(words0[2]);
+                            bool live2 = words0[2] != DEAD;
+                            { float more = add(sum2_0, mul(w2, x[0])); sum2_0 = live2 ? more : sum2_0; }
+                            { float more = add(sum2_1, mul(w2, x[1])); sum2_1 = live2 ? more : sum2_1; }
+                            { float more = add(sum2_2, mul(w2, x[2])); sum2_2 = live2 ? more : sum2_2; }
+                            { float more = add(sum2_3, mul(w2, x[3])); sum2_3 = live2 ? more : sum2_3; }
+                            float w3 = uintBitsToFloat(words0[3]);
+                            bool live3 = words0[3] != DEAD;
+                            { float more = add(sum3_0, mul(w3, x[0])); sum3_0 = live3 ? more : sum3_0; }
+                            { float more = add(sum3_1, mul(w3, x[1])); sum3_1 = live3 ? more : sum3_1; }
+                            { float more = add(sum3_2, mul(w3, x[2])); sum3_2 = live3 ? more : sum3_2; }
+                            { float more = add(sum3_3, mul(w3, x[3])); sum3_3 = live3 ? more : sum3_3; }
+                        }
+                    }
+                    {
+                        bool some = row_live[((ty) * 4u + 0u)] == turn;
+                        { float old = dq0_0; float both = add(old, sum0_0); both = fresh0 ? sum0_0 : both; dq0_0 = some ? both : old; }
+                        { float old = dq0_1; float both = add(old, sum0_1); both = fresh0 ? sum0_1 : both; dq0_1 = some ? both : old; }
+                        { float old = dq0_2; float both = add(old, sum0_2); both = fresh0 ? sum0_2 : both; dq0_2 = some ? both : old; }
+                        { float old = dq0_3; float both = add(old, sum0_3); both = fresh0 ? sum0_3 : both; dq0_3 = some ? both : old; }
+                    }
+                    {
+                        bool some = row_live[((ty) * 4u + 1u)] == turn;
+                        { float old = dq1_0; float both = add(old, sum1_0); both = fresh1 ? sum1_0 : both; dq1_0 = some ? both : old; }
+                        { float old = dq1_1; float both = add(old, sum1_1); both = fresh1 ? sum1_1 : both; dq1_1 = some ? both : old; }
+                        { float old = dq1_2; float both = add(old, sum1_2); both = fresh1 ? sum1_2 : both; dq1_2 = some ? both : old; }
+                        { float old = dq1_3; float both = add(old, sum1_3); both = fresh1 ? sum1_3 : both; dq1_3 = some ? both : old; }
+                    }
+                    {
+                        bool some = row_live[((ty) * 4u + 2u)] == turn;
+                        { float old = dq2_0; float both = add(old, sum2_0); both = fresh2 ? sum2_0 : both; dq2_0 = some ? both : old; }
+                        { float old = dq2_1; float both = add(old, sum2_1); both = fresh2 ? sum2_1 : both; dq2_1 = some ? both : old; }
+                        { float old = dq2_2; float both = add(old, sum2_2); both = fresh2 ? sum2_2 : both; dq2_2 = some ? both : old; }
+                        { float old = dq2_3; float both = add(old, sum2_3); both = fresh2 ? sum2_3 : both; dq2_3 = some ? both : old; }
+                    }
+                    {
+                        bool some = row_live[((ty) * 4u + 3u)] == turn;
+                        { float old = dq3_0; float both = add(old, sum3_0); both = fresh3 ? sum3_0 : both; dq3_0 = some ? both : old; }
+                        { float old = dq3_1; float both = add(old, sum3_1); both = fresh3 ? sum3_1 : both; dq3_1 = some ? both : old; }
+                        { float old = dq3_2; float both = add(old, sum3_2); both = fresh3 ? sum3_2 : both; dq3_2 = some ? both : old; }
+                        { float old = dq3_3; float both = add(old, sum3_3); both = fresh3 ? sum3_3 : both; dq3_3 = some ? both : old; }
+                    }
+                }
+fresh0 = fresh0 && row_live[((ty) * 4u + 0u)] != turn; fresh1 = fresh1 && row_live[((ty) * 4u + 1u)] != turn; fresh2 = fresh2 && row_live[((ty) * 4u + 2u)] != turn; fresh3 = fresh3 && row_live[((ty) * 4u + 3u)] != turn; 
             }
-            if (first_row + ty + 0u < length_q && tx + 0u < 20u)
-                out0[base_out0 + ((b * queries + first_row + ty + 0u) * 4u + h) * 20u + tx + 0u] = dq0_0;
-            if (first_row + ty + 0u < length_q && tx + 16u < 20u)
-                out0[base_out0 + ((b * queries + first_row + ty + 0u) * 4u + h) * 20u + tx + 16u] = dq0_1;
-            if (first_row + ty + 8u < length_q && tx + 0u < 20u)
-                out0[base_out0 + ((b * queries + first_row + ty + 8u) * 4u + h) * 20u + tx + 0u] = dq1_0;
-            if (first_row + ty + 8u < length_q && tx + 16u < 20u)
-                out0[base_out0 + ((b * queries + first_row + ty + 8u) * 4u + h) * 20u + tx + 16u] = dq1_1;
-            if (first_row + ty + 16u < length_q && tx + 0u < 20u)
-                out0[base_out0 + ((b * queries + first_row + ty + 16u) * 4u + h) * 20u + tx + 0u] = dq2_0;
-            if (first_row + ty + 16u < length_q && tx + 16u < 20u)
-                out0[base_out0 + ((b * queries + first_row + ty + 16u) * 4u + h) * 20u + tx + 16u] = dq2_1;
-            if (first_row + ty + 24u < length_q && tx + 0u < 20u)
-                out0[base_out0 + ((b * queries + first_row + ty + 24u) * 4u + h) * 20u + tx + 0u] = dq3_0;
-            if (first_row + ty + 24u < length_q && tx + 16u < 20u)
-                out0[base_out0 + ((b * queries + first_row + ty + 24u) * 4u + h) * 20u + tx + 16u] = dq3_1;
-            barrier();
+            if (first_row + ((ty) * 4u + 0u) < length_q) {
+                uint at = base_out0 + ((b * queries + own0) * 4u + h) * 20u + tx * 4u;
+                if (tx * 4u + 0u < 20u) out0[at + 0u] = dq0_0;
+                if (tx * 4u + 1u < 20u) out0[at + 1u] = dq0_1;
+                if (tx * 4u + 2u < 20u) out0[at + 2u] = dq0_2;
+                if (tx * 4u + 3u < 20u) out0[at + 3u] = dq0_3;
+            }
+            if (first_row + ((ty) * 4u + 1u) < length_q) {
+                uint at = base_out0 + ((b * queries + own1) * 4u + h) * 20u + tx * 4u;
+                if (tx * 4u + 0u < 20u) out0[at + 0u] = dq1_0;
+                if (tx * 4u + 1u < 20u) out0[at + 1u] = dq1_1;
+                if (tx * 4u + 2u < 20u) out0[at + 2u] = dq1_2;
+                if (tx * 4u + 3u < 20u) out0[at + 3u] = dq1_3;
+            }
+            if (first_row + ((ty) * 4u + 2u) < length_q) {
+                uint at = base_out0 + ((b * queries + own2) * 4u + h) * 20u + tx * 4u;
+                if (tx * 4u + 0u < 20u) out0[at + 0u] = dq2_0;
+                if (tx * 4u + 1u < 20u) out0[at + 1u] = dq2_1;
+                if (tx * 4u + 2u < 20u) out0[at + 2u] = dq2_2;
+                if (tx * 4u + 3u < 20u) out0[at + 3u] = dq2_3;
+            }
+            if (first_row + ((ty) * 4u + 3u) < length_q) {
+                uint at = base_out0 + ((b * queries + own3) * 4u + h) * 20u + tx * 4u;
+                if (tx * 4u + 0u < 20u) out0[at + 0u] = dq3_0;
+                if (tx * 4u + 1u < 20u) out0[at + 1u] = dq3_1;
+                if (tx * 4u + 2u < 20u) out0[at + 2u] = dq3_2;
+                if (tx * 4u + 3u < 20u) out0[at + 3u] = dq3_3;
+            }
+barrier();
         }
     }
 }

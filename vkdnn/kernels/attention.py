@@ -33,6 +33,7 @@ from vkdnn.ir.body import Affine, Body
 from vkdnn.ir.dims import Dim, minimum
 from vkdnn.ir.node import Node, Shape
 from vkdnn.kernels import attention_blocks as of_blocks
+from vkdnn.kernels.attention_bounds import constant, only_bounds
 from vkdnn.kernels.base import MAX_GROUPS, Array, Cost, Groups, KernelSpec, Target, group_count
 
 FAMILY = "attention"
@@ -47,9 +48,10 @@ RESULTS = {
     "keys": ("dk", "dv"),
     "pairs": ("dot", "g", "live"),
 }
-STAGE = 8  # columns of rows staged at a time
-_TILED = {"forward": (1, "v", (2, 4, 1)), "queries": (2, "k", (4, 2, 1)), "keys": (2, "kv", (4, 2, 1))}
-"""Role -> matrices of scores in shared memory, widths of what is summed, rows an invocation holds, the best first."""
+TILES = ((128, 8, 4), (256, 4, 8), (128, 8, 8), (128, 4, 8), (64, 8, 4), (64, 4, 8))
+"""Of tiles: invocations, rows that one of them holds and others that it meets at a time; the best first."""
+_SUMMED = {"forward": "v", "queries": "k", "keys": "kv"}  # widths of the rows that a role sums up
+_PLAIN = 12  # float operations of a body up to which loops over it are unrolled
 _PRIVATE_WORDS = 1536  # about what an invocation of a software device keeps close by
 
 
@@ -114,7 +116,8 @@ class AttentionSchedule:
     """Invocations a workgroup, rows an invocation holds, and how many of the others it meets at a time.
 
     ``together``: the workgroup is one subgroup, whose invocations load the others' elements for all, each a different
-    one. ``tiled``: a workgroup of 16 by 8 invocations stages a tile of 8 ``rows`` rows, and scores, in shared memory.
+    one. ``tiled``: a workgroup of 16 by lanes / 16 invocations stages columns of its rows and of the others, and the
+    scores of a block, in shared memory; ``rows`` and ``step`` are multiples of 4. ``unroll``: inner loops are unrolled.
     """
 
     lanes: int
@@ -122,14 +125,15 @@ class AttentionSchedule:
     step: int
     together: bool = False
     tiled: bool = False
+    unroll: bool = False
+
+    @property
+    def tile(self) -> int:
+        """Rows that a workgroup has at a time."""
+        return self.lanes * self.rows // (16 if self.tiled else 1)
 
 
 Schedule = AttentionSchedule | of_blocks.SplitSchedule | of_blocks.MergeSchedule
-
-
-def _depth(width: int) -> int:
-    """Rows of ``width`` that are staged at a time for weighted sums: a power of two, about 4 KiB."""
-    return 1 << min(4, max(1, 1024 // width).bit_length() - 1)
 
 
 @dataclass(frozen=True)
@@ -202,28 +206,19 @@ class AttentionSpec(KernelSpec):
 
     def _tiles(self, target: Target) -> tuple[AttentionSchedule, ...]:
         """The tiles that the device's shared memory and an invocation's registers have room for."""
-        if self.role not in _TILED:
+        if self.role not in _SUMMED:
             return ()
-        matrices, _, preferred = _TILED[self.role]
-        columns = sum(-(-width // 16) for width in self._summed)
+        widths = {"k": self.key_width, "v": self.value_width}
+        columns = sum(4 * -(-widths[letter] // 64) for letter in _SUMMED[self.role])
 
-        def fits(rows: int) -> bool:
-            # Scores, what is staged for products and for sums, and a few words a row.
-            words = matrices * rows * 8 * 129 + STAGE * (rows * 8 + 130) + self._columns_stage + rows * 8 * 20 + 8
-            return 4 * words <= target.shared_bytes and rows * columns <= 64
+        def fits(lanes: int, rows: int, step: int) -> bool:
+            across = lanes * rows // 64 + 1  # vectors over the tile's rows, and one to spare
+            words = 4 * (144 * across + 16 * (4 * step + 1) + 4 * across) + (3 * 128 if self.role == "keys" else 0)
+            wide = 2 if max(widths.values()) > 128 else 1
+            return 4 * words <= target.shared_bytes and rows * (columns + step * wide) <= 128
 
-        return tuple(AttentionSchedule(128, rows, 8, tiled=True) for rows in preferred if fits(rows))
-
-    @property
-    def _summed(self) -> tuple[int, ...]:
-        """Widths of the rows that tiles sum up."""
-        letters = _TILED[self.role][1] if self.role in _TILED else ""
-        return tuple({"k": self.key_width, "v": self.value_width}[letter] for letter in letters)
-
-    @property
-    def _columns_stage(self) -> int:
-        """Words of the rows staged for weighted sums."""
-        return max((_depth(width) * width for width in self._summed), default=0)
+        unroll = not target.software
+        return tuple(AttentionSchedule(*tile, tiled=True, unroll=unroll) for tile in TILES if fits(*tile))
 
     def groups(self, sizes: tuple[int, ...], schedule: Schedule) -> Groups:
         batches, queries, keys, _ = sizes
@@ -235,7 +230,7 @@ class AttentionSpec(KernelSpec):
         if self.role == "split":
             queries *= -(-keys // BLOCK)
         rows, heads = (keys, self.heads // self.group) if self.role == "keys" else (queries, self.heads)
-        tiles = -(-rows // ((8 if schedule.tiled else schedule.lanes) * schedule.rows))
+        tiles = -(-rows // schedule.tile)
         return (minimum(tiles, MAX_GROUPS), minimum(heads, MAX_GROUPS), minimum(batches, MAX_GROUPS))
 
     # ---- template
@@ -261,6 +256,8 @@ class AttentionSpec(KernelSpec):
         parts = {"visible": part("visible", dict(names)), "kept": part("kept", dict(names))}
         parts["score"] = part("score", scored)
         parts["gradient"] = part("gradient", scored)
+        parts["slope"] = part("gradient", dict(names))
+        bounded = "visible" not in at or only_bounds(self.body, at["visible"], at.get("low"), at.get("high"))
         operands = {name: (slot, index) for name, slot, index in self.operands}
 
         def element(name: str, **axes: str) -> str:
@@ -285,10 +282,9 @@ class AttentionSpec(KernelSpec):
                 "rows": schedule.rows,
                 "step": schedule.step,
                 "together": schedule.together,
-                "tile": 8 * schedule.rows if schedule.tiled else 0,
-                "stage": STAGE,
-                "depth_of": _depth,
-                "columns_stage": self._columns_stage,
+                "tile": schedule.tile if schedule.tiled else 0,
+                "unrolled": "[[unroll]]" if schedule.unroll else "[[dont_unroll]]",
+                "body_loop": "[[unroll]]" if schedule.unroll and self.body.flops() <= _PLAIN else "[[dont_unroll]]",
                 "by_blocks": False,
             }
         else:
@@ -301,6 +297,8 @@ class AttentionSpec(KernelSpec):
             "value_width": self.value_width,
             "packed": self.packed,
             "own_keys": self.role == "keys",
+            "bounded": bounded,
+            "separable": "kept" not in at and not ("gradient" in at and self._reaches_dot(at["gradient"], (0,))),
             "element": element,
             "operands": operands,
             "row_of": rows,
@@ -318,8 +316,10 @@ class AttentionSpec(KernelSpec):
             },
         }
 
-    def _reaches_dot(self, position: int) -> bool:
-        return any(self.body.instrs[i].kind == "reduced" for i in self.body.needed([position]))
+    def _reaches_dot(self, position: int, leaves: tuple[int, ...] = (0, 1)) -> bool:
+        """Whether a value needs the dot product, 0, or the gradient of the score, 1."""
+        needed = (self.body.instrs[i] for i in self.body.needed([position]))
+        return any(instr.kind == "reduced" and instr.attrs[0] in leaves for instr in needed)
 
     def ops(self) -> Sequence[str]:
         own = ["exp", "softmax_rescale", "log"] if self.role in ("forward", "split", "merge") else ["exp"]
@@ -338,10 +338,8 @@ class AttentionSpec(KernelSpec):
         at = dict(self.positions)
 
         def bound(name: str, otherwise: int) -> int:
-            instr = self.body.instrs[at[name]] if name in at else None
-            if instr is None or instr.kind != "const":
-                return otherwise
-            return int(np.uint32(instr.attrs[0]).view(np.int32))
+            found = constant(self.body, at.get(name))
+            return otherwise if found is None else found
 
         pairs = batches * self.heads * queries * keys
         if not isinstance(pairs, Dim):
