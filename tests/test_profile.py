@@ -8,6 +8,7 @@ import pytest
 import vkdnn as vk
 from vkdnn.errors import ArgumentError, DeviceError
 from vkdnn.profile import Ceilings
+from vkdnn.profile import awake as awake_module
 from vkdnn.profile import ceilings as ceilings_module
 from vkdnn.profile.chrome import DEVICE, HOST, trace, write
 from vkdnn.profile.table import table
@@ -132,6 +133,18 @@ def test_ceilings_are_measured(device):
     roof = ceilings_module.measured(vk.device(device), quick=True)
     assert roof.bytes_per_s > 0 and roof.flops_per_s > 0
     assert roof.bound(1, 10**9) == "memory" and roof.bound(10**12, 1) == "arithmetic"
+
+
+def test_a_graphics_card_is_woken(monkeypatch):
+    loads = []
+    monkeypatch.setattr(awake_module, "on_hardware", lambda device: True)
+    monkeypatch.setattr(awake_module, "_SHORTEST", 0.0)
+    monkeypatch.setattr(awake_module, "_NUMBERS", 64)
+    made = awake_module._load(vk.device())
+    made()
+    monkeypatch.setitem(awake_module._loads, vk.device(), lambda: loads.append(1))
+    awake_module.awake(vk.device())
+    assert len(loads) > awake_module._STEADY
 
 
 def test_stretches_are_told_to_who_listens():

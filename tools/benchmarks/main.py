@@ -25,7 +25,6 @@ from benchmarks.work import Setup
 from vkdnn.errors import VkdnnError
 
 PIPE_WIDTH = 180
-SETTLE = 0.5  # seconds; up to 0.4 were seen until a new buffer of a graphics card had its full bandwidth
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,8 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         device = vk.device(options.device)
     except VkdnnError as error:
         parser.error(f"--device: {error}")
-    settle = 0.0 if device.kind in ("software", "reference") else SETTLE
-    limits = Limits(2, 1.0, 0.001) if scale == "quick" else Limits(options.turns, options.seconds, 0.02, settle)
+    limits = Limits(2, 1.0, 0.001) if scale == "quick" else Limits(options.turns, options.seconds, 0.02)
     record = _with_progress(Setup(device, scale), limits, cases, facts)
     _tell(record, options)
     return int(any("error" in row for row in [*record["cases"], *record["facts"]]))

@@ -43,14 +43,12 @@ class Times:
 @dataclass(frozen=True)
 class Limits:
     """How long to measure: runs at most, seconds for all calls of a case, each with an equal share of them, and the
-    seconds one submission shall take at least, so that its fixed cost does not matter. ``settle``: seconds that
-    everything runs unmeasured before; on graphics cards buffers are slow for a while after they were allocated.
+    seconds one submission shall take at least, so that its fixed cost does not matter.
     """
 
     turns: int
     seconds: float
     submission: float
-    settle: float = 0.0
 
 
 def clock(call: Call) -> float:
@@ -62,23 +60,17 @@ def clock(call: Call) -> float:
     return took
 
 
-def settle(call: Call, limits: Limits) -> None:
-    """Run at least once, and for the seconds that the limits say."""
-    start = time.perf_counter()
-    call()
-    while time.perf_counter() - start < limits.settle:
-        call()
-
-
-def in_turns(calls: Mapping[str, Call], limits: Limits) -> dict[str, Times]:
-    """All calls one after the other, again and again, so that noise hits all of them; before that each settles."""
+def in_turns(calls: Mapping[str, Call], limits: Limits, ready: Callable[[str], None]) -> dict[str, Times]:
+    """All calls one after the other, again and again, so that noise hits all of them, after one that does not count;
+    ``ready`` is called with the name before each."""
     for call in calls.values():
-        settle(call, limits)
+        call()
     found: dict[str, list[float]] = {name: [] for name in calls}
     share = limits.seconds / len(calls)
     for _ in range(limits.turns):
         for name, call in calls.items():
             if sum(found[name]) < share or (len(found[name]) < FEWEST and max(found[name]) < share):
+                ready(name)
                 found[name].append(clock(call))
     return {name: Times(tuple(seconds)) for name, seconds in found.items()}
 
@@ -109,7 +101,6 @@ def repeated(device: Device, tasks: Sequence[Task], limits: Limits) -> tuple[Cal
         took = clock(run)
         most = max(1, MOST_DISPATCHES // max(1, len(tasks)))
         if took >= limits.submission or count >= most:
-            settle(run, limits)
             return run, count
         wanted = count * min(8, 1.2 * limits.submission / max(took, 1e-6))
         count = min(most, max(count + 1, int(wanted)))

@@ -27,7 +27,7 @@ from vkdnn.errors import VkdnnError
 from vkdnn.profile import Ceilings, Profile
 from vkdnn.profile.ceilings import measured
 
-PATIENCE = 300.0  # seconds for all peers, after which the other process is ended
+PATIENCE = 400.0  # seconds for all peers, after which the other process is ended
 Record = dict[str, Any]
 Tell = Callable[[str], None]
 

@@ -1,25 +1,31 @@
 """The peers of tools/bench --peers: PyTorch's and flash-linear-attention's kernels, in a process of their own.
 
 Standard input is a JSON list of [row, kind, sizes]; each peer becomes a line of JSON on standard output when it is
-done. It must never import vkdnn: the two drivers stay apart. Times are those of CUDA events.
+done, those of flash-linear-attention last, since they compile longest. Times are those of CUDA events. It must never
+import vkdnn: the two drivers stay apart.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import json
+import os
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
-RUNS, SETTLE = 10, 0.5
+RUNS, SETTLE, LOAD = 10, 0.5, 0.5  # seconds of calls, and of other work just before those that count
+HELPERS = 12
 Call = Callable[[], Any]
 Sizes = dict[str, Any]
 
 
-def main(where: str) -> None:
-    """Everything that is asked for; ``where`` is cuda, or cpu to see that it runs."""
+def main(where: str, part: str = "") -> None:
+    """Everything that is asked for; ``where`` is cuda, or cpu to see that it runs; ``part`` is for _compile_ahead()."""
     job = json.load(sys.stdin)
     try:
         import torch
@@ -29,11 +35,18 @@ def main(where: str) -> None:
     if where == "cuda" and not torch.cuda.is_available():
         _absent(job, "PyTorch has no CUDA device here")
         return
+    if part:
+        _compile_part(job, int(part))
+        return
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     _say({"about": {"torch": torch.__version__, "device": torch.cuda.get_device_name() if where == "cuda" else "cpu"}})
-    for row, kind, sizes in job:
-        for peer, build in PEERS[kind].items():
-            _attempt(row, peer, build, {**sizes, "device": where})
+    peers = [(row, kind, peer, sizes) for row, kind, sizes in job for peer in PEERS[kind]]
+    for scans in (False, True):
+        if scans and where == "cuda" and importlib.util.find_spec("fla"):
+            _compile_ahead(job)
+        for row, kind, peer, sizes in peers:
+            if ("linear_attn" in peer) is scans:
+                _attempt(row, peer, PEERS[kind][peer], {**sizes, "device": where})
 
 
 def _say(record: dict[str, Any]) -> None:
@@ -69,8 +82,13 @@ def _timed(call: Call, where: str, wall: bool) -> list[float]:
     finish = torch.cuda.synchronize if where == "cuda" else lambda: None
     call()
     finish()
-    until = time.perf_counter() + (SETTLE if where == "cuda" else 0.0)
-    while time.perf_counter() < until:
+    if where == "cuda":
+        load = torch.ones(4096, 4096, device=where)  # brings the card to its full clock
+        for seconds, work in ((SETTLE, call), (LOAD, lambda: load @ load)):
+            until = time.perf_counter() + seconds
+            while time.perf_counter() < until:
+                work()
+                finish()
         call()
         finish()
     found = []
@@ -88,6 +106,51 @@ def _timed(call: Call, where: str, wall: bool) -> list[float]:
             finish()
             found.append(time.perf_counter() - begun)
     return found
+
+
+# ---- Triton's candidates
+
+
+def _compile_ahead(job: list[Any]) -> None:
+    """Compile what flash-linear-attention chooses from, a hundred kernels: Triton compiles one after the other, so that
+    takes minutes. Here each of several processes compiles a part into Triton's store, where this one finds them."""
+    helpers = min(HELPERS, os.cpu_count() or 1)
+    environment = {**os.environ, "FLA_CACHE_RESULTS": "0", "HELPERS": str(helpers)}  # nothing is chosen there
+    processes = []
+    for k in range(helpers):
+        command = [sys.executable, __file__, "cuda", str(k)]
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment, text=True
+        )
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(job))
+        process.stdin.close()
+        processes.append(process)
+    for process in processes:
+        process.wait()
+
+
+def _compile_part(job: list[Any], part: int) -> None:
+    """Run the scans of the job with one part of the candidates."""
+    import torch
+    from triton.runtime.autotuner import Autotuner
+
+    helpers, prune = int(os.environ["HELPERS"]), Autotuner.prune_configs
+
+    def pruned(self: Any, *arguments: Any) -> Any:
+        configs = prune(self, *arguments)
+        return configs[part % len(configs) :: helpers]
+
+    Autotuner.prune_configs = pruned
+    for _, kind, sizes in job:
+        peers = PEERS["normalised" if kind == "training" else kind]
+        if kind == "training":
+            sizes = {**sizes, "width": sizes["width"] // sizes["heads"], "backward": True}
+        for peer, build in peers.items():
+            if "linear_attn" in peer:
+                with contextlib.suppress(Exception):  # whoever measures it meets it again
+                    build({**sizes, "device": "cuda"})()
+                    torch.cuda.synchronize()
 
 
 # ---- the peers, by kind of row
@@ -232,4 +295,4 @@ PEERS: dict[str, dict[str, Callable[[Sizes], Call]]] = {
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "cuda")
+    main(*(sys.argv[1:] or ["cuda"]))

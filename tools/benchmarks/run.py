@@ -23,6 +23,7 @@ from benchmarks.roofline import Roofline, best, measured
 from benchmarks.work import Missing, Setup
 from vkdnn.device import VulkanDevice
 from vkdnn.errors import VkdnnError
+from vkdnn.profile.awake import awake
 from vkdnn.profile.work import work
 
 Progress = Callable[[str], None]
@@ -81,7 +82,12 @@ def measure(setup: Setup, limits: Limits, name: str) -> dict[str, Any]:
         tasks = tasks_of(setup.device, variant)
         if made.repeatable:
             calls[title], repeats[title] = repeated(setup.device, tasks, limits)
-    times = {title: t.over(repeats.get(title, 1)) for title, t in in_turns(calls, limits).items()}
+
+    def ready(title: str) -> None:
+        if title not in made.peers:  # a peer may have left the device without work
+            awake(setup.device)
+
+    times = {title: t.over(repeats.get(title, 1)) for title, t in in_turns(calls, limits, ready).items()}
     call = times.pop(CALL)
     kernels = times.pop(KERNELS, call)
     program = made.program()

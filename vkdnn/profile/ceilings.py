@@ -15,15 +15,12 @@ import numpy as np
 
 from vkdnn.array import Array, array
 from vkdnn.device import Device, VulkanDevice
-from vkdnn.ops.create import arange
 from vkdnn.ops.elementwise import negative
-from vkdnn.ops.reduce import sum as sum_
+from vkdnn.profile.awake import awake, chains, on_hardware
 from vkdnn.profile.work import work
 from vkdnn.transform import jit
 
-CHAINS, LENGTH = 4, 10  # independent chains an element, so that one hides the other's latency; they fit in one kernel
-SETTLE = 0.5  # seconds; up to 0.4 were seen until a new buffer of a graphics card had its full bandwidth
-RUNS = 5
+RUNS = 10
 
 
 @dataclass(frozen=True)
@@ -46,31 +43,13 @@ class Ceilings:
         return asdict(self)
 
 
-def on_hardware(device: Device) -> bool:
-    """Whether it is a graphics card rather than a processor that plays one."""
-    return device.kind not in ("software", "reference")
-
-
 def measured(device: Device, quick: bool = False) -> Ceilings:
     """The ceilings of a device, by its own clock where it has one: on arrays beyond any cache, and with work that takes
     so long that starting a kernel does not matter. ``quick`` takes tiny sizes, whose figures mean nothing."""
     copied, made = (2**26, 2**28) if on_hardware(device) else (2**24, 2**20)
     if quick:
         copied, made = 2**14, 2**10
-    return Ceilings(_rates(device, negative, copied)[1], _rates(device, _chains(made), 1)[0])
-
-
-def _chains(count: int) -> Callable[[Array], Array]:
-    """A function whose work is on registers alone: numbers made there, multiplied and added, summed up."""
-
-    def function(x: Array) -> Array:
-        numbers = arange(count).astype("float32") + x
-        chains = [numbers * 0.5 + float(c) for c in range(1, CHAINS + 1)]
-        for _ in range(LENGTH - 1):
-            chains = [y * 0.5 + 1.0 for y in chains]
-        return sum_((chains[0] + chains[1]) + (chains[2] + chains[3]))
-
-    return function
+    return Ceilings(_rates(device, negative, copied)[1], _rates(device, chains(made), 1)[0])
 
 
 def _rates(device: Device, function: Callable[[Array], Any], count: int) -> tuple[float, float]:
@@ -87,9 +66,7 @@ def _rates(device: Device, function: Callable[[Array], Any], count: int) -> tupl
             return float(watch.seconds - before) if watch else time.perf_counter() - begun
 
         once()
-        until = time.perf_counter() + (SETTLE if on_hardware(device) else 0.0)
-        while time.perf_counter() < until:
-            once()
+        awake(device)
         took = min(once() for _ in range(RUNS))
     flops, moved = work(run.program(x))
     return flops / took, moved / took

@@ -16,7 +16,8 @@ from vkdnn.device import Device, Prepared, VulkanDevice, current_device, prepare
 from vkdnn.device import device as find_device
 from vkdnn.errors import ArgumentError, DeviceError
 from vkdnn.ir.arguments import integer, short
-from vkdnn.profile.ceilings import SETTLE, Ceilings, measured, on_hardware
+from vkdnn.profile.awake import awake
+from vkdnn.profile.ceilings import Ceilings, measured
 from vkdnn.profile.result import SUBMIT, Call, Kernel, Profile, Ran, Stretch
 from vkdnn.profile.work import kernel_work, title
 from vkdnn.program import recorded_anew
@@ -35,8 +36,8 @@ def profile(
 ) -> Profile:
     """Where the time of ``function(*arguments)`` goes, on the host and kernel by kernel on the device.
 
-    Calls it once, then, on a graphics card, for half a second, and then ``steps`` times, each time with recordings that
-    carry time stamps between launches; and once more and ``steps`` times without, for the wall time. Arrays that it
+    Calls it once and then ``steps`` times with recordings that carry time stamps between launches; and once more and
+    ``steps`` times without, for the wall time. A graphics card is brought to its full clock before. Arrays that it
     returns are computed. Give a vk.jit function, or one that calls such: any other traces, plans and records in each
     call, as it always does, and the profile shows that. ``device`` is where to look, by default where the arguments
     are; ``ceilings`` saves measuring them again.
@@ -66,13 +67,12 @@ def profile(
     with place:
         with recorded_anew(), place.opened.timing(), prepared() as watch.log, watch.stamps():
             first = watch.call()
-            until = time.perf_counter() + (SETTLE if on_hardware(place) else 0.0)
-            while time.perf_counter() < until:
-                watch.call()
+            awake(place)
             calls = tuple(watch.call() for _ in range(count))
         if not calls[-1].launches:
             raise ArgumentError(f"profile: the function launches nothing on {place.name}; give another device")
         watch.call()
+        awake(place)
         plain = tuple(watch.call() for _ in range(count))
     name = getattr(function, "__qualname__", type(function).__name__)
     return Profile(name, place.name, roof, tuple(watch.kernels), first, calls, plain)
