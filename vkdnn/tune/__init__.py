@@ -32,6 +32,9 @@ from vkdnn.tune.stopwatch import Stopwatch
 __all__ = ["Candidate", "Limits", "Tuned", "Tuning", "TunedKernel", "autotune"]
 
 
+_LARGE = 1 << 24  # bytes: of so much that was just allocated a graphics card is warmed up anew
+
+
 class TunedKernel:
     """A kernel that was timed: its label, family, device, how often its Program launches it, times of candidates."""
 
@@ -105,12 +108,16 @@ class Tuning(AbstractContextManager["Tuning"]):
             return None
         count, done = Counter(keys), itertools.count(1)
 
+        def warm(scratch: Scratch) -> None:
+            if id(device) not in self._bandwidths or scratch.bytes >= _LARGE:
+                self._bandwidths[id(device)] = copy_bandwidth(device, Stopwatch(device))
+
         def tune(task: Task, scratch: Scratch) -> None:
             self._tune(device, task, scratch, count[_key(device, task)])
             if self.progress is not None:
                 self.progress(next(done), len(wanted), label_of(task.spec.text()))
 
-        return Rehearsal(device, tasks, uploads, downloads, progress, cuts, wanted, tune)
+        return Rehearsal(device, tasks, uploads, downloads, progress, cuts, wanted, warm, tune)
 
     def _wants(self, device: VulkanDevice, task: Task, key: Any) -> bool:
         if key in self._done or any(type(n) is not int for n in task.sizes):
@@ -137,14 +144,10 @@ class Tuning(AbstractContextManager["Tuning"]):
         self.spent += time.perf_counter() - begun
 
     def _race(self, device: VulkanDevice, task: Task, launches: int) -> None:
-        watch = Stopwatch(device)
-        if id(device) not in self._bandwidths:
-            self._bandwidths[id(device)] = copy_bandwidth(device, watch)
-
         def keep(tuned: Tuned) -> None:
             device.winners.add(task.spec, tuned)
 
-        bandwidth = self._bandwidths[id(device)]
+        watch, bandwidth = Stopwatch(device), self._bandwidths.get(id(device))
         tuned = race(device, task, task.spec.schedules(device.target), watch, bandwidth, self.limits, keep)
         keep(tuned)
         self.kernels.append(TunedKernel(task.spec, device, launches, tuned))

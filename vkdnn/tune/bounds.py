@@ -30,7 +30,7 @@ _MARGIN = 2.0
 _CACHED = 1 << 28  # bytes below which a kernel may run in a cache, faster than memory
 _NEAR = 0.95  # of the bandwidth of copying: nothing worth having is left
 _COPIED = 1 << 26  # words
-_WARM_SECONDS = 0.4  # of copying: graphics cards raise their clocks, and fresh buffers are slow for a while
+_WARM_SECONDS = 1.0  # of copying: graphics cards raise their clocks, and fresh memory is slow for about as long
 
 
 def too_few(kind: str, spec: KernelSpec, sizes: tuple[int, ...], schedule: Any, best: float) -> str:

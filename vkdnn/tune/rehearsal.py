@@ -6,37 +6,50 @@ It must give what any other run gives: candidates write to memory of their own, 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Any
 
 from vkdnn.device import Place, Progress, Run, Task, VulkanDevice, Words
+from vkdnn.errors import MemoryLimitError
 from vkdnn.runtime import Recording
 
 
 class Scratch:
     """Memory for the outputs of one task after the other."""
 
-    def __init__(self, device: VulkanDevice) -> None:
+    def __init__(self, device: VulkanDevice, tasks: Sequence[Task]) -> None:
         self.device = device
         self.handles: list[Any] = []
+        # All at once: memory of graphics cards is slow for a while after it was allocated.
+        for places in zip_longest(*(task.outputs for task in tasks)):
+            words = max(place.words for place in places if place is not None)
+            with suppress(MemoryLimitError):
+                self.handles.append(device.allocate(words, host=False))
+
+    @property
+    def bytes(self) -> int:
+        return sum(4 * handle.words for handle in self.handles)
 
     def beside(self, task: Task) -> Task:
         """The task with outputs in memory of its own. Raises MemoryLimitError where there is no room."""
-        places = []
-        for k, place in enumerate(task.outputs):
-            if k == len(self.handles):
-                self.handles.append(None)
-            if self.handles[k] is None or self.handles[k].words < place.words:
-                self.handles[k] = None  # its memory comes back first
-                self.handles[k] = self.device.allocate(place.words, host=False)
-            places.append(Place(self.handles[k], 0, place.words))
+        held = [*self.handles, *(None for _ in task.outputs)]
+        places = [
+            Place(handle if handle is not None and handle.words >= p.words else self._another(p.words), 0, p.words)
+            for handle, p in zip(held, task.outputs, strict=False)
+        ]
         return replace(task, outputs=tuple(places))
+
+    def _another(self, words: int) -> Any:
+        """For a task that is smaller than the one for which there was no room."""
+        return self.device.allocate(words, host=False)
 
 
 class Rehearsal:
     """A run whose first call tunes: ``tune`` is called with each of the tasks numbered ``chosen`` when its inputs are
-    there, and with memory for outputs. Afterwards it is the run of whatever schedules are known then."""
+    there, and with memory for outputs, of which ``warm`` hears first. Afterwards it is the run of whatever schedules
+    are known then."""
 
     def __init__(
         self,
@@ -47,9 +60,10 @@ class Rehearsal:
         progress: Progress | None,
         cuts: Sequence[int],
         chosen: Collection[int],
+        warm: Callable[[Scratch], None],
         tune: Callable[[Task, Scratch], None],
     ) -> None:
-        self.device, self.tasks, self.chosen, self.tune = device, tasks, sorted(chosen), tune
+        self.device, self.tasks, self.chosen, self.warm, self.tune = device, tasks, sorted(chosen), warm, tune
         self.uploads, self.downloads, self.progress, self.cuts = uploads, downloads, progress, cuts
         self.launches = device.launches(tasks, device.chosen(tasks), progress)
         self.begun = 0
@@ -79,7 +93,8 @@ class Rehearsal:
             self._fetched = None
 
     def _first(self) -> None:
-        opened, scratch = self.device.opened, Scratch(self.device)
+        opened, scratch = self.device.opened, Scratch(self.device, [self.tasks[i] for i in self.chosen])
+        self.warm(scratch)
         self._staged.run()
         # Stretches that begin with a task to be tuned: right before it runs, its inputs are there.
         stops = [0, *(i for i in self.chosen if i), len(self.tasks)]
