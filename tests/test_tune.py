@@ -19,6 +19,7 @@ from vkdnn.cli import app
 from vkdnn.device import Task, VulkanDevice, prepared
 from vkdnn.errors import ArgumentError, CompileError, DeviceError, MemoryLimitError
 from vkdnn.kernels.base import Cost
+from vkdnn.profile.ceilings import Ceilings
 from vkdnn.program import Program
 from vkdnn.schedules import scheduled
 from vkdnn.schedules.winners import KIND, Candidate, Tuned, Winners, kernels
@@ -131,7 +132,7 @@ def test_any_choice_of_schedules_gives_the_same_bits():
 def test_a_tuner_that_is_wrong_about_everything_changes_no_bit(store, want, monkeypatch):
     picked = []
 
-    def contrary(device, task, legal, watch, bandwidth, limits, lost):
+    def contrary(device, task, legal, watch, ceilings, limits, lost):
         """The last schedule wins, whatever the times; candidates do run, on the kernel's own data."""
         for schedule in legal:
             device.opened.record(device.launches([task], [schedule])).run()
@@ -208,7 +209,7 @@ def test_a_candidate_that_fails_is_dropped_with_its_reason(store, monkeypatch):
 
 
 def test_a_candidate_that_loses_the_device_is_remembered(store, monkeypatch):
-    def deadly(device, task, legal, watch, bandwidth, limits, lost):
+    def deadly(device, task, legal, watch, ceilings, limits, lost):
         lost(made(task, legal[0], legal[:1]))
         raise DeviceError("device: lost")
 
@@ -440,9 +441,11 @@ def test_bounds_are_explained():
     )
     assert too_few("discrete", Plain(), (), 1024, 1e-3) == "" and too_few("discrete", Plain(), (), 64, 3e-3) == ""
     cost = Plain().cost(())
-    assert at_the_ceiling(cost, 1e-3, 1.06e12).startswith("cannot win: the default moves its bytes at 101%")
-    assert at_the_ceiling(cost, 2e-3, 1e12) == "" and at_the_ceiling(cost, 1e-3, None) == ""
-    assert at_the_ceiling(Cost(0, 1000), 1e-12, 1e12) == "", "in a cache there is no such ceiling"
+    assert at_the_ceiling(cost, 1e-3, Ceilings(1.06e12, 1e12)).startswith(
+        "cannot win: the default moves its bytes at 101%"
+    )
+    assert at_the_ceiling(cost, 2e-3, Ceilings(1e12, 1e12)) == "" and at_the_ceiling(cost, 1e-3, None) == ""
+    assert at_the_ceiling(Cost(0, 1000), 1e-12, Ceilings(1e12, 1e12)) == "", "in a cache there is no such ceiling"
 
 
 def test_a_candidate_is_left_when_it_is_clearly_slower():

@@ -20,19 +20,17 @@ from vkdnn.device import Progress, Run, Task, VulkanDevice, stand_by, tuned_by
 from vkdnn.errors import ArgumentError, MemoryLimitError
 from vkdnn.ir.arguments import short
 from vkdnn.kernels.base import KernelSpec
+from vkdnn.profile.ceilings import Ceilings
 from vkdnn.schedules import current_choice, outdate
 from vkdnn.schedules.winners import Candidate, Tuned
 from vkdnn.shader.request import label_of
 from vkdnn.transform import Jitted, positions
-from vkdnn.tune.bounds import copy_bandwidth
+from vkdnn.tune.bounds import ceilings_of
 from vkdnn.tune.race import LIMITS, Limits, race
 from vkdnn.tune.rehearsal import Rehearsal, Scratch
 from vkdnn.tune.stopwatch import Stopwatch
 
 __all__ = ["Candidate", "Limits", "Tuned", "Tuning", "TunedKernel", "autotune"]
-
-
-_LARGE = 1 << 24  # bytes: of so much that was just allocated a graphics card is warmed up anew
 
 
 class TunedKernel:
@@ -65,7 +63,7 @@ class Tuning(AbstractContextManager["Tuning"]):
         self.skipped: list[str] = []
         self.spent = 0.0
         self._done: set[tuple[int, str, tuple[int, ...]]] = set()  # device, spec, sizes
-        self._bandwidths: dict[int, float | None] = {}
+        self._measured: dict[int, tuple[Stopwatch, Ceilings | None]] = {}
         self._scopes = threading.local()
 
     # ---- as a scope
@@ -108,16 +106,12 @@ class Tuning(AbstractContextManager["Tuning"]):
             return None
         count, done = Counter(keys), itertools.count(1)
 
-        def warm(scratch: Scratch) -> None:
-            if id(device) not in self._bandwidths or scratch.bytes >= _LARGE:
-                self._bandwidths[id(device)] = copy_bandwidth(device, Stopwatch(device))
-
         def tune(task: Task, scratch: Scratch) -> None:
             self._tune(device, task, scratch, count[_key(device, task)])
             if self.progress is not None:
                 self.progress(next(done), len(wanted), label_of(task.spec.text()))
 
-        return Rehearsal(device, tasks, uploads, downloads, progress, cuts, wanted, warm, tune)
+        return Rehearsal(device, tasks, uploads, downloads, progress, cuts, wanted, tune)
 
     def _wants(self, device: VulkanDevice, task: Task, key: Any) -> bool:
         if key in self._done or any(type(n) is not int for n in task.sizes):
@@ -147,8 +141,10 @@ class Tuning(AbstractContextManager["Tuning"]):
         def keep(tuned: Tuned) -> None:
             device.winners.add(task.spec, tuned)
 
-        watch, bandwidth = Stopwatch(device), self._bandwidths.get(id(device))
-        tuned = race(device, task, task.spec.schedules(device.target), watch, bandwidth, self.limits, keep)
+        if id(device) not in self._measured:
+            self._measured[id(device)] = Stopwatch(device), ceilings_of(device)
+        watch, ceilings = self._measured[id(device)]
+        tuned = race(device, task, task.spec.schedules(device.target), watch, ceilings, self.limits, keep)
         keep(tuned)
         self.kernels.append(TunedKernel(task.spec, device, launches, tuned))
 

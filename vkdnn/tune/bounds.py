@@ -6,20 +6,14 @@ A bound must be one: a schedule is left out only if it cannot win, never because
 from __future__ import annotations
 
 import math
-import statistics
-import time
 from typing import Any
 
-import numpy as np
-
-from vkdnn.array import Array
-from vkdnn.device import Place, Task, VulkanDevice
-from vkdnn.dtypes import float32
+from vkdnn.device import VulkanDevice
 from vkdnn.errors import MemoryLimitError
-from vkdnn.fusion.schedule import schedule
-from vkdnn.ir.node import leaf
 from vkdnn.kernels.base import Cost, KernelSpec
-from vkdnn.tune.stopwatch import Stopwatch
+from vkdnn.profile.awake import on_hardware
+from vkdnn.profile.ceilings import Ceilings, measured
+from vkdnn.schedules import scheduled
 
 # Operations that one invocation does in a second at most. On a graphics card one a cycle, below 4 GHz; on a processor
 # two vector units may do a lane's operations at once, below 6 GHz.
@@ -29,8 +23,6 @@ _HARDWARE_RATE = 4e9
 _MARGIN = 2.0
 _CACHED = 1 << 28  # bytes below which a kernel may run in a cache, faster than memory
 _NEAR = 0.95  # of the bandwidth of copying: nothing worth having is left
-_COPIED = 1 << 26  # words
-_WARM_SECONDS = 1.0  # of copying: graphics cards raise their clocks, and fresh memory is slow for about as long
 
 
 def too_few(kind: str, spec: KernelSpec, sizes: tuple[int, ...], schedule: Any, best: float) -> str:
@@ -52,29 +44,20 @@ def too_few(kind: str, spec: KernelSpec, sizes: tuple[int, ...], schedule: Any, 
     )
 
 
-def at_the_ceiling(cost: Cost, seconds: float, bandwidth: float | None) -> str:
+def at_the_ceiling(cost: Cost, seconds: float, ceilings: Ceilings | None) -> str:
     """Why no schedule can be better than one that takes so long; empty if one may."""
-    if bandwidth is None or cost.bytes < _CACHED or cost.bytes / bandwidth < _NEAR * seconds:
+    if ceilings is None or cost.bytes < _CACHED:
         return ""
-    return f"cannot win: the default moves its bytes at {cost.bytes / bandwidth / seconds:.0%} of the rate of copying"
+    share = cost.bytes / ceilings.bytes_per_s / seconds
+    return f"cannot win: the default moves its bytes at {share:.0%} of the rate of copying" if share >= _NEAR else ""
 
 
-def copy_bandwidth(device: VulkanDevice, watch: Stopwatch) -> float | None:
-    """Bytes a second, read and written, of copying with a change of sign; None where caches would blur it.
-
-    It also warms a graphics card up.
-    """
-    words = min(_COPIED, device.max_words)
-    if device.kind == "software" or watch.clock != "device" or 8 * words < 2 * _CACHED:
+def ceilings_of(device: VulkanDevice) -> Ceilings | None:
+    """What a graphics card can do at best; None of others, whose caches blur it, and where there is no room."""
+    if not on_hardware(device):
         return None
-    (step,) = schedule([(-Array(leaf((words,), float32))).node])
     try:
-        source, result = (Place(device.allocate(words, host=False), 0, words) for _ in range(2))
+        with scheduled(lambda spec, legal: legal[0]):  # what measures is not tuned
+            return measured(device)
     except MemoryLimitError:
         return None
-    task = Task(step.spec, step.sizes, (source,), (result,))
-    (launch,) = device.launches([task], [step.spec.schedules(device.target)[0]])
-    begun, times = time.perf_counter(), [0.0]
-    while time.perf_counter() - begun < _WARM_SECONDS:
-        (times,) = watch.times([launch], 20)
-    return float(np.float64(step.spec.cost(step.sizes).bytes) / statistics.median(times))

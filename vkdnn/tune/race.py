@@ -14,6 +14,7 @@ from typing import Any
 
 from vkdnn.device import Task, VulkanDevice
 from vkdnn.errors import CompileError, DeviceError, MemoryLimitError, VkdnnError
+from vkdnn.profile.ceilings import Ceilings
 from vkdnn.runtime import Launch
 from vkdnn.schedules.winners import Candidate, Tuned
 from vkdnn.shader import compile_many
@@ -69,7 +70,7 @@ def race(
     task: Task,
     schedules: Sequence[Any],
     watch: Stopwatch,
-    bandwidth: float | None = None,
+    ceilings: Ceilings | None = None,
     limits: Limits = LIMITS,
     lost: Callable[[Tuned], None] = lambda tuned: None,
 ) -> Tuned:
@@ -87,11 +88,13 @@ def race(
     _compile(device, task, [default])
     if default.launch is None:
         raise CompileError(f"tune: the default schedule fails: {default.note}")
+    watch.settle()
     _first_runs(watch, default)
-    ceiling = at_the_ceiling(task.spec.cost(task.sizes), default.median, bandwidth)
+    ceiling = at_the_ceiling(task.spec.cost(task.sizes), default.median, ceilings)
     for runner in others:
         runner.note = ceiling or too_few(device.kind, task.spec, task.sizes, runner.schedule, default.median)
     _compile(device, task, [r for r in others if not r.note])
+    watch.settle()
     for runner in others:
         if runner.racing:
             try:

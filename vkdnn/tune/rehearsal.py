@@ -22,7 +22,7 @@ class Scratch:
     def __init__(self, device: VulkanDevice, tasks: Sequence[Task]) -> None:
         self.device = device
         self.handles: list[Any] = []
-        # All at once: memory of graphics cards is slow for a while after it was allocated.
+        # All at once: memory of graphics cards may be slow for a while after it was allocated.
         for places in zip_longest(*(task.outputs for task in tasks)):
             words = max(place.words for place in places if place is not None)
             with suppress(MemoryLimitError):
@@ -48,8 +48,7 @@ class Scratch:
 
 class Rehearsal:
     """A run whose first call tunes: ``tune`` is called with each of the tasks numbered ``chosen`` when its inputs are
-    there, and with memory for outputs, of which ``warm`` hears first. Afterwards it is the run of whatever schedules
-    are known then."""
+    there, and with memory for outputs. Afterwards it is the run of whatever schedules are known then."""
 
     def __init__(
         self,
@@ -60,10 +59,9 @@ class Rehearsal:
         progress: Progress | None,
         cuts: Sequence[int],
         chosen: Collection[int],
-        warm: Callable[[Scratch], None],
         tune: Callable[[Task, Scratch], None],
     ) -> None:
-        self.device, self.tasks, self.chosen, self.warm, self.tune = device, tasks, sorted(chosen), warm, tune
+        self.device, self.tasks, self.chosen, self.tune = device, tasks, sorted(chosen), tune
         self.uploads, self.downloads, self.progress, self.cuts = uploads, downloads, progress, cuts
         self.launches = device.launches(tasks, device.chosen(tasks), progress)
         self.begun = 0
@@ -94,7 +92,6 @@ class Rehearsal:
 
     def _first(self) -> None:
         opened, scratch = self.device.opened, Scratch(self.device, [self.tasks[i] for i in self.chosen])
-        self.warm(scratch)
         self._staged.run()
         # Stretches that begin with a task to be tuned: right before it runs, its inputs are there.
         stops = [0, *(i for i in self.chosen if i), len(self.tasks)]
