@@ -6,11 +6,10 @@ It must never change a result, nor time anything unasked.
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
@@ -64,27 +63,21 @@ class Tuning(AbstractContextManager["Tuning"]):
         self.spent = 0.0
         self._done: set[tuple[int, str, tuple[int, ...]]] = set()  # device, spec, sizes
         self._measured: dict[int, tuple[Stopwatch, Ceilings | None]] = {}
-        self._scopes = threading.local()
+        self._scopes: list[AbstractContextManager[None]] = []
 
     # ---- as a scope
 
     def __enter__(self) -> Tuning:
         outdate()  # Programs that are ready get their kernels tuned when they run next
-        stack = ExitStack()
-        stack.enter_context(tuned_by(self))
-        self._stack().append(stack)
+        scope = tuned_by(self)
+        scope.__enter__()
+        self._scopes.append(scope)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stack().pop().close()
-
-    def _stack(self) -> list[ExitStack]:
-        if not hasattr(self._scopes, "stack"):
-            self._scopes.stack = []
-        found: list[ExitStack] = self._scopes.stack
-        return found
+        self._scopes.pop().__exit__(kind, error, trace)
 
     # ---- as a tuner (vkdnn.device.Tuner)
 
