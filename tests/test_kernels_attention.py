@@ -333,7 +333,7 @@ def test_attention_spread_over_blocks_has_the_same_bits(both, monkeypatch, case)
     force(monkeypatch)
     spread = check(both, case)
     assert {s.role for s, _ in traced(case)} >= {"split", "merge"}
-    monkeypatch.setattr(fusion, "SPLIT_KEYS", 1 << 30)
+    monkeypatch.setattr(fusion, "FEW_KEYS", 1 << 30)
     assert "split" not in {s.role for s, _ in traced(case)}
     with vk.device("cpu"):
         plain = [r.numpy() for r in case.run()(*map(vk.array, case.values().values()))]

@@ -1,5 +1,7 @@
 """Take, gather and scatter-add: contributions in ascending order, indices outside, nothing at all."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from gradients import check_gradient
@@ -233,15 +235,24 @@ SHARED_OUT = {
 }
 
 
-def test_no_schedule_changes_a_bit(both, forced, monkeypatch):
-    original = ScatterSpec.schedules
-    monkeypatch.setattr(ScatterSpec, "schedules", lambda spec, target: original(spec, target)[-1:])
+def test_no_schedule_changes_a_bit(both, monkeypatch):
+    """Those that share out: rows by counting, then one of several tables by sorting."""
+    original, software = ScatterSpec.schedules, "llvmpipe" in vk.device().name  # which takes long over unrolled loops
+
+    def only(spec, target):
+        last = original(spec, target)[-1]
+        return (dataclasses.replace(last, ahead=min(4, last.ahead)) if software else last,)
+
+    monkeypatch.setattr(ScatterSpec, "schedules", only)
+    monkeypatch.setattr(scatter, "COUNTERS", 1 << 30)
     rng = np.random.default_rng(8)
     for index, rows, width in SHARED_OUT.values():
         base, source = (rng.standard_normal((n, width)).astype(np.float32) for n in (rows, len(index)))
         (found,) = both(vk.scatter_add, base, index.astype(np.int32), source)
         with exact():
             assert bits_equal(found, written_scatter(index, source, rows, base)).all()
+    index, x = rng.integers(0, 3, (2, 40)), rng.standard_normal((2, 40)).astype(np.float32)
+    both(lambda x, index: vk.vjp(lambda t: vk.take_along_axis(t, index, 1), vk.zeros((2, 3)))[1](x), x, index)
 
 
 def test_gradients_of_sums(both, forced):

@@ -323,7 +323,7 @@ void main() {
         }
         bool careful = some_dead != 0u;
         float sum0 = ZERO, sum1 = ZERO;
-        [[dont_unroll]] for (uint from = 0u; from < 128u; from += 32u) {
+        [[unroll]] for (uint from = 0u; from < 128u; from += 32u) {
             float now[32];
             [[unroll]] for (uint u = 0u; u < 32u; ++u) now[u] = ahead[u];
             if (from + 32u < 128u) {

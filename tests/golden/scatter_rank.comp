@@ -1,5 +1,5 @@
 #version 450
-layout(local_size_x = 256, local_size_y = 1, local_size_z = 1) in;
+layout(local_size_x = 1024, local_size_y = 1, local_size_z = 1) in;
 
 layout(std430, binding = 0) readonly buffer Buffer_in0 { int in0[]; };
 layout(std430, binding = 1) buffer Buffer_out0 { int out0[]; };
@@ -27,25 +27,26 @@ void main() {
         uint counts = base_out0 + i * 50u, first = i * 64u;
         uint size = min(40u - first, 64u);
         barrier();
-        for (uint e = lane; e < 64u; e += 256u) {
+        for (uint e = lane; e < 64u; e += 1024u) {
             uint row = first + min(e, size - 1u);
             uint v = uint(clamp(in0[base_in0 + row], 0, 49));
             numbers[e / 4u][e % 4u] = e < size ? v : 0xffffffffu;
         }
         for (uint from = 0u; from < 50u; from += 65536u) {
-            for (uint word = lane; word < 2048u; word += 256u) named[word] = 0u;
+            for (uint word = lane; word < 2048u; word += 1024u) named[word] = 0u;
             barrier();
-            for (uint e = lane; e < size; e += 256u) {
+            for (uint e = lane; e < size; e += 1024u) {
                 uint v = numbers[e / 4u][e % 4u] - from;
                 if (v < 65536u) atomicOr(named[v / 32u], 1u << (v % 32u));
             }
             barrier();
             uint stop = min(50u - from, 65536u);
-            for (uint v = lane; v < stop; v += 256u)
-                if ((named[v / 32u] >> (v % 32u) & 1u) == 0u) out0[counts + from + v] = 0;
+            for (uint first_v = lane; first_v < stop; first_v += 4096u)
+                [[unroll]] for (uint v = first_v; v < first_v + 4096u; v += 1024u)
+                    if (v < stop && (named[v / 32u] >> (v % 32u) & 1u) == 0u) out0[counts + from + v] = 0;
             barrier();
         }
-        for (uint e = lane; e < size; e += 256u) {
+        for (uint e = lane; e < size; e += 1024u) {
             uint own = e / 4u, v = numbers[own][e % 4u], rank = 0u, later = 0u;
             for (uint n = 0u; n < own; ++n) {
                 uvec4 same = uvec4(equal(numbers[n], uvec4(v)));

@@ -33,21 +33,58 @@ void main() {
         float sum2 = ZERO;
         float sum3 = ZERO;
         uint s = first;
-        for (; s + 8u <= last; s += 8u) {
-            float next0[8], next1[8], next2[8], next3[8];
-            [[unroll]] for (uint u = 0u; u < 8u; ++u) {
-                row = s + u;
-                row = uint(in0[base_in0 + row]);
-                next0[u] = in3[base_in3 + row * 8u + column0];
-                next1[u] = in3[base_in3 + row * 8u + column1];
-                next2[u] = in3[base_in3 + row * 8u + column2];
-                next3[u] = in3[base_in3 + row * 8u + column3];
+        if (s + 16u <= last) {
+            uint from[16];
+            [[unroll]] for (uint u = 0u; u < 16u; ++u) {
+                row = min(s + u, last - 1u);
+                from[u] = uint(in0[base_in0 + row]);
             }
-            [[unroll]] for (uint u = 0u; u < 8u; ++u) {
-                sum0 = add(sum0, next0[u]);
-                sum1 = add(sum1, next1[u]);
-                sum2 = add(sum2, next2[u]);
-                sum3 = add(sum3, next3[u]);
+            for (; s + 16u <= last; s += 16u) {
+                float next0[16], next1[16], next2[16], next3[16];
+                [[unroll]] for (uint u = 0u; u < 16u; ++u) {
+                    row = from[u];
+                    next0[u] = in3[base_in3 + row * 8u + column0];
+                    next1[u] = in3[base_in3 + row * 8u + column1];
+                    next2[u] = in3[base_in3 + row * 8u + column2];
+                    next3[u] = in3[base_in3 + row * 8u + column3];
+                }
+                [[unroll]] for (uint u = 0u; u < 16u; ++u) {
+                    row = min(s + 16u + u, last - 1u);
+                    from[u] = uint(in0[base_in0 + row]);
+                }
+                [[unroll]] for (uint u = 0u; u < 16u; ++u) {
+                    sum0 = add(sum0, next0[u]);
+                    sum1 = add(sum1, next1[u]);
+                    sum2 = add(sum2, next2[u]);
+                    sum3 = add(sum3, next3[u]);
+                }
+            }
+        }
+        if (s + 4u <= last) {
+            uint from[4];
+            [[unroll]] for (uint u = 0u; u < 4u; ++u) {
+                row = min(s + u, last - 1u);
+                from[u] = uint(in0[base_in0 + row]);
+            }
+            for (; s + 4u <= last; s += 4u) {
+                float next0[4], next1[4], next2[4], next3[4];
+                [[unroll]] for (uint u = 0u; u < 4u; ++u) {
+                    row = from[u];
+                    next0[u] = in3[base_in3 + row * 8u + column0];
+                    next1[u] = in3[base_in3 + row * 8u + column1];
+                    next2[u] = in3[base_in3 + row * 8u + column2];
+                    next3[u] = in3[base_in3 + row * 8u + column3];
+                }
+                [[unroll]] for (uint u = 0u; u < 4u; ++u) {
+                    row = min(s + 4u + u, last - 1u);
+                    from[u] = uint(in0[base_in0 + row]);
+                }
+                [[unroll]] for (uint u = 0u; u < 4u; ++u) {
+                    sum0 = add(sum0, next0[u]);
+                    sum1 = add(sum1, next1[u]);
+                    sum2 = add(sum2, next2[u]);
+                    sum3 = add(sum3, next3[u]);
+                }
             }
         }
         for (; s < last; ++s) {

@@ -33,6 +33,11 @@ void main() {
             row = uint(in0[base_in0 + row]) + batch;
             sum0 = add(sum0, in3[base_in3 + row]);
         }
+        for (; s < last; ++s) {
+            row = s;
+            row = uint(in0[base_in0 + row]) + batch;
+            sum0 = add(sum0, in3[base_in3 + row]);
+        }
         row = i / 1u;
         out0[base_out0 + row * 1u + column0] = sum0;
     }

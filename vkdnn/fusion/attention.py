@@ -92,8 +92,10 @@ def _bases(nodes: Sequence[Node], realised: Realised) -> set[Node]:
 
 # ---- few queries of many keys: blocks side by side, then merged in the order in which one kernel would
 
-SPLIT_KEYS = 1024  # from here on
-SPLIT_ROWS = 4096  # queries times heads times batches below which one kernel leaves a device idle
+FEW_QUERIES = 8  # up to which a kernel that goes along the keys has little to do at a time
+FEW_KEYS = 256  # from here on there are blocks to share out
+SPLIT_ROWS = 4096  # queries times heads times batches below which one kernel leaves a device idle, with
+SPLIT_KEYS = 1024  # and more keys
 
 
 def is_long_attention(node: Node) -> bool:
@@ -101,8 +103,11 @@ def is_long_attention(node: Node) -> bool:
     if node.kind != "call" or node.attrs[0] != FAMILY:
         return False
     call: AttentionCall = node.attrs[1]
-    rows = largest(call.batches * call.heads * call.queries)
-    return call.role == "forward" and not call.packed and smallest(call.keys) >= SPLIT_KEYS and rows < SPLIT_ROWS
+    if call.role != "forward" or call.packed:
+        return False
+    if largest(call.queries) <= FEW_QUERIES:
+        return largest(call.keys) >= FEW_KEYS
+    return smallest(call.keys) >= SPLIT_KEYS and largest(call.batches * call.heads * call.queries) < SPLIT_ROWS
 
 
 def split_attention(node: Node, args: Sequence[Node]) -> Node:

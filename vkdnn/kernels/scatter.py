@@ -40,6 +40,7 @@ from vkdnn.numerics import basic
 
 STRIP = 4  # neighbours of the table that an invocation has in the "start" stage
 STARTS = 64  # workgroups that share it at most
+OFFSETS = 32  # table rows of a workgroup that shares the "offset" stage
 STAGED = 4096  # source rows a block that a workgroup holds in shared memory
 COUNTERS = 4  # counters an element of the source and the table, up to which rows are ordered by counting
 
@@ -61,8 +62,8 @@ class ScatterShape:
 
 @dataclass(frozen=True)
 class ScatterSchedule:
-    """Invocations a workgroup, elements of a row for each in the "sum" stage, loads under way in "offset" and "sum",
-    and whether "rank" gives a block to a workgroup, and "start" the table to several.
+    """Invocations a workgroup; in the "sum" stage elements of a row for each and source rows under way; whether a
+    workgroup shares a block in "rank" and 32 table rows in "offset", and several share the table in "start".
     """
 
     lanes: int
@@ -100,18 +101,20 @@ class ScatterSpec(KernelSpec):
         s = self.shape
         if self.stage == "start":
             return minimum(STARTS, -(-s.rows // (schedule.lanes * STRIP))) if schedule.shared else 1
+        if self.stage == "offset" and schedule.shared:
+            return -(-s.rows // OFFSETS)
         return {
             "rank": s.blocks, "offset": s.rows, "place": s.count, "find": s.batches * s.rows,
             "sum": s.batches * s.rows * -(-s.width // schedule.columns),
         }[self.stage]  # fmt: skip
 
     def schedules(self, target: Target) -> tuple[ScatterSchedule, ...]:
-        plain = ScatterSchedule(64)
+        plain, lanes = ScatterSchedule(64), min(1024, target.max_invocations)
         found = {
-            "rank": [ScatterSchedule(256, shared=True)] if largest(self.shape.block) <= STAGED else [],
-            "offset": [ScatterSchedule(64, ahead=16)],
+            "rank": [ScatterSchedule(lanes, shared=True)] if largest(self.shape.block) <= STAGED else [],
+            "offset": [ScatterSchedule(256, shared=True)],
             "start": [ScatterSchedule(256, shared=True)],
-            "sum": [ScatterSchedule(128, 4 if largest(self.shape.width) >= 4 else 1, 8)],
+            "sum": [ScatterSchedule(128, 4 if largest(self.shape.width) >= 4 else 1, 16)],
         }.get(self.stage, [])
         return (plain, *found) if target.software else (*found, plain)
 
@@ -133,12 +136,14 @@ class ScatterSpec(KernelSpec):
             "plus": OPS["add"].glsl_for(value.category),
             "number": glsl.clamped(f"in0[{at[0]}]", self.inputs[0], self.shape.rows),
             "search_step": 1 << (largest(self.shape.count).bit_length() - 1),
+            "offsets": OFFSETS,
+            "slice": -(-self.shape.blocks // (schedule.lanes // OFFSETS)) if schedule.lanes >= OFFSETS else 0,
             "strip": STRIP,
             "strips": -(-self.shape.rows // (schedule.lanes * STRIP)),
             "columns": schedule.columns,
             "ragged": schedule.columns > 1 and (isinstance(width, Dim) or bool(width % schedule.columns)),
             "places": -(-self.shape.width // schedule.columns),
-            "ahead": schedule.ahead,
+            "runs": [n for n in (schedule.ahead, 4, 1) if n <= schedule.ahead],
             "shared_memory": schedule.shared,
             "at": at,
         }
