@@ -64,8 +64,7 @@ def force(monkeypatch, name="single"):
     """Kernels that have no schedule of this name take the first of theirs; single ones compile fastest."""
 
     def only(self, target):
-        found = legal(self, target)
-        return (found.get(name) or next(iter(found.values())),)
+        return (legal(self, target).get(name) or ORIGINAL(self, target)[0],)
 
     monkeypatch.setattr(AttentionSpec, "schedules", only)
 

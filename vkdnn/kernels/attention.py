@@ -186,7 +186,7 @@ class AttentionSpec(KernelSpec):
             return of_blocks.merge_schedules(target, self.value_width)
         if self.role == "split":
             alone = (AttentionSchedule(8, 1, 8),)  # each invocation has a block of its own
-            shared = of_blocks.split_schedules(target, self.key_width)
+            shared = of_blocks.split_schedules(target, self.group, self.key_width)
             return (*alone, *shared) if target.software else (*shared, *alone)
         own = {
             "forward": self.key_width + 2 * self.value_width + BLOCK,

@@ -33,14 +33,16 @@ class MergeSchedule:
     step: int
 
 
-def split_schedules(target: Target, key_width: int) -> tuple[SplitSchedule, ...]:
+def split_schedules(target: Target, group: int, key_width: int) -> tuple[SplitSchedule, ...]:
     """Those that fit into the device's shared memory, the best first."""
 
     def fits(one: SplitSchedule) -> bool:
-        keys, queries = one.stage * (128 + 32 // one.stage), _columns(key_width, one.stage) * one.rows
-        return 4 * (keys + queries + one.rows * (144 + 17 + 1 + 128) + 2) <= target.shared_bytes
+        by_rows, by_keys = _shared(one, key_width)
+        return 4 * (4 * by_rows + by_keys + 18 * one.rows + 2) <= target.shared_bytes
 
-    return tuple(filter(fits, (SplitSchedule(4, 16, 32), SplitSchedule(4, 32, 32), SplitSchedule(8, 16, 16))))
+    rows = (8, 4) if group > 4 else (4, 8)
+    wanted = (SplitSchedule(r, stage, ahead) for stage, ahead in ((16, 32), (32, 32)) for r in rows)
+    return tuple(filter(fits, wanted))
 
 
 def merge_schedules(target: Target, value_width: int) -> tuple[MergeSchedule, ...]:
@@ -63,7 +65,7 @@ def context(schedule: SplitSchedule | MergeSchedule, key_width: int, value_width
     """
     if isinstance(schedule, MergeSchedule):
         return {"local_size": (schedule.lanes, 1), "together": False, "rows": 1, **vars(schedule)}
-    sides = 1
+    sides, (by_rows, by_keys) = 1, _shared(schedule, key_width)
     while sides < schedule.rows and INVOCATIONS // (2 * sides) >= value_width:
         sides *= 2
     return {
@@ -73,6 +75,8 @@ def context(schedule: SplitSchedule | MergeSchedule, key_width: int, value_width
         "step": 1,
         **vars(schedule),
         "key_columns": _columns(key_width, schedule.stage),
+        "rows_shared": by_rows,
+        "keys_shared": by_keys,
         "columns": INVOCATIONS // sides,
         "sides": sides,
         "each": schedule.rows // sides,
@@ -82,3 +86,9 @@ def context(schedule: SplitSchedule | MergeSchedule, key_width: int, value_width
 def _columns(width: int, stage: int) -> int:
     """Columns of queries and keys, filled up to whole stages."""
     return -(-width // stage) * stage
+
+
+def _shared(schedule: SplitSchedule, key_width: int) -> tuple[int, int]:
+    """Vectors by rows and words by keys in shared memory: what comes first has left when the other comes."""
+    by_rows = max(_columns(key_width, schedule.stage), INVOCATIONS) * schedule.rows // 4
+    return by_rows, max(schedule.stage * (128 + 32 // schedule.stage), 144 * schedule.rows)
