@@ -114,7 +114,7 @@ def _timed(call: Call, where: str, wall: bool) -> list[float]:
 def _compile_ahead(job: list[Any]) -> None:
     """Compile what flash-linear-attention chooses from, a hundred kernels: Triton compiles one after the other, so that
     takes minutes. Here each of several processes compiles a part into Triton's store, where this one finds them."""
-    helpers = min(HELPERS, os.cpu_count() or 1)
+    begun, helpers = time.monotonic(), min(HELPERS, os.cpu_count() or 1)
     environment = {**os.environ, "FLA_CACHE_RESULTS": "0", "HELPERS": str(helpers)}  # nothing is chosen there
     processes = []
     for k in range(helpers):
@@ -128,6 +128,8 @@ def _compile_ahead(job: list[Any]) -> None:
         processes.append(process)
     for process in processes:
         process.wait()
+    took = time.monotonic() - begun
+    print(f"candidates of flash-linear-attention compiled by {helpers} processes in {took:.0f} s", file=sys.stderr)
 
 
 def _compile_part(job: list[Any], part: int) -> None:
