@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from vkdnn.ir.body import Body
+from vkdnn.ir.dims import Dim
 
 Linear = tuple[int, int, int]  # multiples of i and of j, and a constant
 _LARGEST = 1 << 30  # of a constant: positions with it added stay in int32
@@ -47,7 +48,7 @@ def _linear(body: Body, position: int) -> Linear | None:
     instr = body.instrs[position]
     if instr.kind == "index":
         index = instr.attrs[0]
-        if index.offset == 0 and index.strides in ((0, 0, 1, 0), (0, 0, 0, 1)):
+        if not isinstance(index.offset, Dim) and index.offset == 0 and index.strides in ((0, 0, 1, 0), (0, 0, 0, 1)):
             return (index.strides[2], index.strides[3], 0)
         return None
     if instr.kind == "const" and instr.dtype.category == "i":
