@@ -267,7 +267,7 @@ def form_of(chosen):
 
 def is_small(chosen):
     """Larger tiles of attention hold the same instructions more often."""
-    return not getattr(chosen, "tiled", False) or (chosen.lanes, chosen.rows) == (64, 4)
+    return not getattr(chosen, "tiled", False) or chosen.lanes == 64
 
 
 def registered():

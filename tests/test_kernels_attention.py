@@ -47,7 +47,7 @@ def label(one):
     if isinstance(one, MergeSchedule):
         return "narrow" if one.step == 1 else "wide"
     if one.tiled:
-        return f"tiles of {one.lanes} {one.rows} {one.step}"
+        return f"tiles of {one.lanes}"
     return "together" if one.together else "single" if one.step == 4 else "several"
 
 
@@ -190,7 +190,7 @@ def test_all_that_can_be_combined(both, monkeypatch):
     check(both, EVERYTHING)
 
 
-NAMES, TILED = ("single", "several", "together"), tuple("tiles of {} {} {}".format(*tile) for tile in TILES)
+NAMES, TILED = ("single", "several", "together"), tuple(f"tiles of {n}" for n in TILES)
 both_kinds = pytest.mark.parametrize("case", [PLAIN, PACKED], ids=["plain", "packed"])
 
 

@@ -151,11 +151,11 @@ float log_(float x) {
 
 #extension GL_EXT_control_flow_attributes : require
 // A workgroup has 16 queries of one head; invocation n below 16 keeps the running softmax of query n.
-// Four own rows of each of the block's others: scores, weights, what is summed up; DEAD where a pair has no part in it.
-const uint DEAD = 0xffffffffu;
-shared uvec4 pairs[128][5];
-shared vec4 own_stage[16][5];  // [column][row / 4]; or what 16 invocations found in their rows
-shared vec4 other_stage[16][33];  // [column][other: tx + 16 u is u % 4 of u / 4 * 16 + tx]; or [other][column / 4]
+const uint DEAD = 0xffffffffu;  // of a pair that has no part in a sum
+// Vectors of four own rows: what is summed up of half a block, [other][row / 4]; or what invocations found, [tx][row / 4]; or
+// two times 8 columns, [column][row / 4], and of the others [column][33: tx + 16 u is element u % 4 of u / 4 * 16 + tx].
+shared uvec4 pairs[608];
+shared vec4 row_stage[256];  // 16 of the others' rows: [other][column / 4]
 shared uint last_dead;  // the last turn in which a pair was dead
 shared vec4 row_peak[4], row_before[4], row_now[4];
 shared uint row_state[16];  // 1: nothing before this block, 2: nothing in it
@@ -167,7 +167,7 @@ void main() {
     uint tx = lid / 32u % 2u * 8u + lid % 8u, ty = lid / 64u * 4u + lid % 32u / 8u;
     uint turn = 0u;  // counts the blocks that the workgroup meets
     if (lid == 0u) last_dead = 0u;
-for (uint b = gl_WorkGroupID.z; b < batches; b += gl_NumWorkGroups.z)
+    for (uint b = gl_WorkGroupID.z; b < batches; b += gl_NumWorkGroups.z)
     for (uint h = gl_WorkGroupID.y; h < 4u; h += gl_NumWorkGroups.y) {
         uint key_head = h / 2u;
         uint start_q = 0u;
@@ -188,68 +188,66 @@ for (uint b = gl_WorkGroupID.z; b < batches; b += gl_NumWorkGroups.z)
             float o1_0 = ZERO, o1_1 = ZERO, o1_2 = ZERO, o1_3 = ZERO;
             float o2_0 = ZERO, o2_1 = ZERO, o2_2 = ZERO, o2_3 = ZERO;
             float o3_0 = ZERO, o3_1 = ZERO, o3_2 = ZERO, o3_3 = ZERO;
-float top0 = none, weight0 = ZERO;
+            float top0 = none, weight0 = ZERO;
             for (uint block = key_begin / 128u * 128u; block < key_end; block += 128u) {
                 ++turn;
                 uint begin = max(key_begin, block) - block, stop = min(key_end - block, 128u);
                 begin = begin / 16u * 16u;
-                [[dont_unroll]] for (uint first = 0u; first < 128u; first += 128u) {
-                    float next_own[4], next_other[32], past_own = ZERO, past_other = NEGATIVE_ZERO;
+                float s0[8], s1[8], s2[8], s3[8];
+                uint w0[8], w1[8], w2[8], w3[8];
+                {
+                    float next_own[2], next_other[16], past_own = ZERO, past_other = NEGATIVE_ZERO;
                     float d0_0 = ZERO, d0_1 = ZERO, d0_2 = ZERO, d0_3 = ZERO, d0_4 = ZERO, d0_5 = ZERO, d0_6 = ZERO, d0_7 = ZERO;
                     float d1_0 = ZERO, d1_1 = ZERO, d1_2 = ZERO, d1_3 = ZERO, d1_4 = ZERO, d1_5 = ZERO, d1_6 = ZERO, d1_7 = ZERO;
                     float d2_0 = ZERO, d2_1 = ZERO, d2_2 = ZERO, d2_3 = ZERO, d2_4 = ZERO, d2_5 = ZERO, d2_6 = ZERO, d2_7 = ZERO;
                     float d3_0 = ZERO, d3_1 = ZERO, d3_2 = ZERO, d3_3 = ZERO, d3_4 = ZERO, d3_5 = ZERO, d3_6 = ZERO, d3_7 = ZERO;
-                    [[unroll]] for (uint u = 0u; u < 4u; ++u) {
-                        uint c = 0u + lid % 8u + u / 2u * 8u;
-                        uint row = lid / 8u + u % 2u * 8u;
+                    [[unroll]] for (uint u = 0u; u < 2u; ++u) {
+                        uint c = 0u + lid % 8u, row = lid / 8u + u * 8u;
                         uint at = base_in0 + h * 20u + (start_q + min(first_row + row, length_q - 1u)) * 80u;
                         bool inside = c < 20u;
                         c = min(c, 19u);
                         float value = in0[at + c * 1u];
                         next_own[u] = inside ? value : past_own;
                     }
-                    [[unroll]] for (uint u = 0u; u < 32u; ++u) {
-                        uint c = 0u + lid % 8u + u / 16u * 8u;
-                        uint row = lid / 32u + u % 8u * 2u + lid / 8u % 4u * 16u + u / 8u % 2u * 64u;
-                        uint at = base_in1 + key_head * 20u + (start_k + min(block + first + row, length_k - 1u)) * 40u;
+                    [[unroll]] for (uint u = 0u; u < 16u; ++u) {
+                        uint c = 0u + lid % 8u, row = lid / 32u + u % 8u * 2u + lid / 8u % 4u * 16u + u / 8u * 64u;
+                        uint at = base_in1 + key_head * 20u + (start_k + min(block + row, length_k - 1u)) * 40u;
                         bool inside = c < 20u;
                         c = min(c, 19u);
                         float value = in1[at + c * 1u];
                         next_other[u] = inside ? value : past_other;
                     }
-                    [[dont_unroll]] for (uint from = 0u; from < 20u; from += 16u) {
-                        barrier();
-                        [[unroll]] for (uint u = 0u; u < 4u; ++u) {
-                            uint row = lid / 8u + u % 2u * 8u;
-                            own_stage[lid % 8u + u / 2u * 8u][row / 4u][row % 4u] = next_own[u];
+                    barrier();
+                    [[dont_unroll]] for (uint from = 0u; from < 20u; from += 8u) {
+                        uint own_stage = from % 16u * 5u, other_stage = 80u + from % 16u * 33u;
+                        [[unroll]] for (uint u = 0u; u < 2u; ++u) {
+                            uint row = lid / 8u + u * 8u;
+                            pairs[own_stage + lid % 8u * 5u + row / 4u][row % 4u] = floatBitsToUint(next_own[u]);
                         }
-                        [[unroll]] for (uint u = 0u; u < 32u; ++u)
-                            other_stage[lid % 8u + u / 16u * 8u][u / 8u % 2u * 16u + lid / 32u + u % 8u * 2u][lid / 8u % 4u] = next_other[u];
+                        [[unroll]] for (uint u = 0u; u < 16u; ++u)
+                            pairs[other_stage + lid % 8u * 33u + u / 8u * 16u + lid / 32u + u % 8u * 2u][lid / 8u % 4u] = floatBitsToUint(next_other[u]);
                         barrier();
-                        if (from + 16u < 20u) {
-                            [[unroll]] for (uint u = 0u; u < 4u; ++u) {
-                                uint c = from + 16u + lid % 8u + u / 2u * 8u;
-                                uint row = lid / 8u + u % 2u * 8u;
+                        if (from + 8u < 20u) {
+                            [[unroll]] for (uint u = 0u; u < 2u; ++u) {
+                                uint c = from + 8u + lid % 8u, row = lid / 8u + u * 8u;
                                 uint at = base_in0 + h * 20u + (start_q + min(first_row + row, length_q - 1u)) * 80u;
                                 bool inside = c < 20u;
                                 c = min(c, 19u);
                                 float value = in0[at + c * 1u];
                                 next_own[u] = inside ? value : past_own;
                             }
-                            [[unroll]] for (uint u = 0u; u < 32u; ++u) {
-                                uint c = from + 16u + lid % 8u + u / 16u * 8u;
-                                uint row = lid / 32u + u % 8u * 2u + lid / 8u % 4u * 16u + u / 8u % 2u * 64u;
-                                uint at = base_in1 + key_head * 20u + (start_k + min(block + first + row, length_k - 1u)) * 40u;
+                            [[unroll]] for (uint u = 0u; u < 16u; ++u) {
+                                uint c = from + 8u + lid % 8u, row = lid / 32u + u % 8u * 2u + lid / 8u % 4u * 16u + u / 8u * 64u;
+                                uint at = base_in1 + key_head * 20u + (start_k + min(block + row, length_k - 1u)) * 40u;
                                 bool inside = c < 20u;
                                 c = min(c, 19u);
                                 float value = in1[at + c * 1u];
                                 next_other[u] = inside ? value : past_other;
                             }
                         }
-                        [[unroll]] for (uint c = 0u; c < 16u; ++c) {
-                            vec4 y0 = own_stage[c][ty];
-                            vec4 x0 = other_stage[c][tx];
-                            vec4 x1 = other_stage[c][16u + tx];
+                        [[unroll]] for (uint c = 0u; c < 8u; ++c) {
+                            vec4 y0 = uintBitsToFloat(pairs[own_stage + c * 5u + ty]);
+                            vec4 x0 = uintBitsToFloat(pairs[other_stage + c * 33u + tx]), x1 = uintBitsToFloat(pairs[other_stage + c * 33u + 16u + tx]);
                             d0_0 = add(d0_0, mul(y0[0], x0[0]));
                             d0_1 = add(d0_1, mul(y0[0], x0[1]));
                             d0_2 = add(d0_2, mul(y0[0], x0[2]));
@@ -284,22 +282,16 @@ float top0 = none, weight0 = ZERO;
                             d3_7 = add(d3_7, mul(y0[3], x1[3]));
                         }
                     }
-                    pairs[first + tx + 0u][ty] = floatBitsToUint(vec4(d0_0, d1_0, d2_0, d3_0));
-                    pairs[first + tx + 16u][ty] = floatBitsToUint(vec4(d0_1, d1_1, d2_1, d3_1));
-                    pairs[first + tx + 32u][ty] = floatBitsToUint(vec4(d0_2, d1_2, d2_2, d3_2));
-                    pairs[first + tx + 48u][ty] = floatBitsToUint(vec4(d0_3, d1_3, d2_3, d3_3));
-                    pairs[first + tx + 64u][ty] = floatBitsToUint(vec4(d0_4, d1_4, d2_4, d3_4));
-                    pairs[first + tx + 80u][ty] = floatBitsToUint(vec4(d0_5, d1_5, d2_5, d3_5));
-                    pairs[first + tx + 96u][ty] = floatBitsToUint(vec4(d0_6, d1_6, d2_6, d3_6));
-                    pairs[first + tx + 112u][ty] = floatBitsToUint(vec4(d0_7, d1_7, d2_7, d3_7));
+                    s0[0] = d0_0; s0[1] = d0_1; s0[2] = d0_2; s0[3] = d0_3; s0[4] = d0_4; s0[5] = d0_5; s0[6] = d0_6; s0[7] = d0_7;
+                    s1[0] = d1_0; s1[1] = d1_1; s1[2] = d1_2; s1[3] = d1_3; s1[4] = d1_4; s1[5] = d1_5; s1[6] = d1_6; s1[7] = d1_7;
+                    s2[0] = d2_0; s2[1] = d2_1; s2[2] = d2_2; s2[3] = d2_3; s2[4] = d2_4; s2[5] = d2_5; s2[6] = d2_6; s2[7] = d2_7;
+                    s3[0] = d3_0; s3[1] = d3_1; s3[2] = d3_2; s3[3] = d3_3; s3[4] = d3_4; s3[5] = d3_5; s3[6] = d3_6; s3[7] = d3_7;
                 }
-// Scores, and their maxima by the device's own rule where that has no choice: all finite, and the result not 0.
-float peak0 = none, size0 = ZERO, peak1 = none, size1 = ZERO, peak2 = none, size2 = ZERO, peak3 = none, size3 = ZERO;
+                // Scores, and their maxima by the device's own rule where that has no choice: all finite, and the result not 0.
+                float peak0 = none, size0 = ZERO, peak1 = none, size1 = ZERO, peak2 = none, size2 = ZERO, peak3 = none, size3 = ZERO;
                 
                 [[unroll]] for (uint u = 0u; u < 8u; ++u) {
                     uint e = tx + 16u * u;
-                    uint score0, score1, score2, score3;
-                    uvec4 words0 = pairs[e][ty];
                     {
                         bool live = block + e < length_k;
                         {
@@ -312,7 +304,7 @@ float peak0 = none, size0 = ZERO, peak1 = none, size1 = ZERO, peak2 = none, size
                             bool t11 = (t5 && t10);
                             live = live && t11;
                         }
-                        float dot = uintBitsToFloat(words0[0]);
+                        float dot = s0[u];
                         uint i = own0, j = min(block + e, length_k - 1u);
                         float t2 = mul(dot, 0.2236068);
                         float t3 = in3[base_in3 + h * 13u + j];
@@ -321,7 +313,7 @@ float peak0 = none, size0 = ZERO, peak1 = none, size1 = ZERO, peak2 = none, size
                         score = live ? score : none;
                         peak0 = max(peak0, score);
                         size0 = add(size0, abs(score));
-                        score0 = floatBitsToUint(score);
+                        s0[u] = score;
                     }
                     {
                         bool live = block + e < length_k;
@@ -335,7 +327,7 @@ float peak0 = none, size0 = ZERO, peak1 = none, size1 = ZERO, peak2 = none, size
                             bool t11 = (t5 && t10);
                             live = live && t11;
                         }
-                        float dot = uintBitsToFloat(words0[1]);
+                        float dot = s1[u];
                         uint i = own1, j = min(block + e, length_k - 1u);
                         float t2 = mul(dot, 0.2236068);
                         float t3 = in3[base_in3 + h * 13u + j];
@@ -344,7 +336,7 @@ float peak0 = none, size0 = ZERO, peak1 = none, size1 = ZERO, peak2 = none, size
                         score = live ? score : none;
                         peak1 = max(peak1, score);
                         size1 = add(size1, abs(score));
-                        score1 = floatBitsToUint(score);
+                        s1[u] = score;
                     }
                     {
                         bool live = block + e < length_k;
@@ -358,7 +350,7 @@ float peak0 = none, size0 = ZERO, peak1 = none, size1 = ZERO, peak2 = none, size
                             bool t11 = (t5 && t10);
                             live = live && t11;
                         }
-                        float dot = uintBitsToFloat(words0[2]);
+                        float dot = s2[u];
                         uint i = own2, j = min(block + e, length_k - 1u);
                         float t2 = mul(dot, 0.2236068);
                         float t3 = in3[base_in3 + h * 13u + j];
@@ -367,7 +359,7 @@ float peak0 = none, size0 = ZERO, peak1 = none, size1 = ZERO, peak2 = none, size
                         score = live ? score : none;
                         peak2 = max(peak2, score);
                         size2 = add(size2, abs(score));
-                        score2 = floatBitsToUint(score);
+                        s2[u] = score;
                     }
                     {
                         bool live = block + e < length_k;
@@ -381,7 +373,7 @@ float peak0 = none, size0 = ZERO, peak1 = none, size1 = ZERO, peak2 = none, size
                             bool t11 = (t5 && t10);
                             live = live && t11;
                         }
-                        float dot = uintBitsToFloat(words0[3]);
+                        float dot = s3[u];
                         uint i = own3, j = min(block + e, length_k - 1u);
                         float t2 = mul(dot, 0.2236068);
                         float t3 = in3[base_in3 + h * 13u + j];
@@ -390,99 +382,83 @@ float peak0 = none, size0 = ZERO, peak1 = none, size1 = ZERO, peak2 = none, size
                         score = live ? score : none;
                         peak3 = max(peak3, score);
                         size3 = add(size3, abs(score));
-                        score3 = floatBitsToUint(score);
+                        s3[u] = score;
                     }
-                    pairs[e][ty] = uvec4(score0, score1, score2, score3);
                 }
                 float size = add(add(add(size0, size1), size2), size3);
                 if (!is_finite(size)) last_dead = turn;
                 if (!is_finite(size) || magnitude_bits(peak0) == 0u || magnitude_bits(peak1) == 0u || magnitude_bits(peak2) == 0u || magnitude_bits(peak3) == 0u) {
-peak0 = none; peak1 = none; peak2 = none; peak3 = none; 
-                    [[dont_unroll]] for (uint u = 0u; u < 8u; ++u) {
-                        uvec4 words0 = pairs[tx + 16u * u][ty];
-                        peak0 = maximum(peak0, uintBitsToFloat(words0[0]));
-                        peak1 = maximum(peak1, uintBitsToFloat(words0[1]));
-                        peak2 = maximum(peak2, uintBitsToFloat(words0[2]));
-                        peak3 = maximum(peak3, uintBitsToFloat(words0[3]));
+                    peak0 = none; peak1 = none; peak2 = none; peak3 = none; 
+                    [[unroll]] for (uint u = 0u; u < 8u; ++u) {
+                        peak0 = maximum(peak0, s0[u]);
+                        peak1 = maximum(peak1, s1[u]);
+                        peak2 = maximum(peak2, s2[u]);
+                        peak3 = maximum(peak3, s3[u]);
                     }
                 }
                 barrier();
-                own_stage[tx][ty] = vec4(peak0, peak1, peak2, peak3);
+                pairs[tx * 5u + ty] = floatBitsToUint(vec4(peak0, peak1, peak2, peak3));
                 barrier();
                 {
                     float peak0 = none;
                     if (lid < 16u) {
-                        for (uint x = 0u; x < 16u; ++x) peak0 = maximum(peak0, own_stage[x][lid / 4u][lid % 4u]);
+                        for (uint x = 0u; x < 16u; ++x) peak0 = maximum(peak0, uintBitsToFloat(pairs[x * 5u + lid / 4u][lid % 4u]));
                         row_peak[lid / 4u][lid % 4u] = peak0;
                     }
                     barrier();
                     vec4 peaks0 = row_peak[ty];
-                    if (last_dead != turn)
-                    [[dont_unroll]] for (uint u = 0u; u < 8u; ++u) {
-                        uint e = tx + 16u * u;
-                        uvec4 words0 = pairs[e][ty];
-                        uint w0 = floatBitsToUint(exp_(sub(uintBitsToFloat(words0[0]), peaks0[0])));
-                        uint w1 = floatBitsToUint(exp_(sub(uintBitsToFloat(words0[1]), peaks0[1])));
-                        uint w2 = floatBitsToUint(exp_(sub(uintBitsToFloat(words0[2]), peaks0[2])));
-                        uint w3 = floatBitsToUint(exp_(sub(uintBitsToFloat(words0[3]), peaks0[3])));
-                        pairs[e][ty] = uvec4(w0, w1, w2, w3);
-}
-                    else
-                    [[dont_unroll]] for (uint u = 0u; u < 8u; ++u) {
-                        uint e = tx + 16u * u;
-                        uvec4 words0 = pairs[e][ty];
-                        uint w0 = floatBitsToUint(exp_(sub(uintBitsToFloat(words0[0]), peaks0[0])));
-                        w0 = words0[0] == 0xff800000u ? DEAD : min(w0, DEAD - 1u);
-                        uint w1 = floatBitsToUint(exp_(sub(uintBitsToFloat(words0[1]), peaks0[1])));
-                        w1 = words0[1] == 0xff800000u ? DEAD : min(w1, DEAD - 1u);
-                        uint w2 = floatBitsToUint(exp_(sub(uintBitsToFloat(words0[2]), peaks0[2])));
-                        w2 = words0[2] == 0xff800000u ? DEAD : min(w2, DEAD - 1u);
-                        uint w3 = floatBitsToUint(exp_(sub(uintBitsToFloat(words0[3]), peaks0[3])));
-                        w3 = words0[3] == 0xff800000u ? DEAD : min(w3, DEAD - 1u);
-                        pairs[e][ty] = uvec4(w0, w1, w2, w3);
-}
+                    [[unroll]] for (uint u = 0u; u < 8u; ++u) {
+                        w0[u] = floatBitsToUint(exp_(sub(s0[u], peaks0[0])));
+                        w1[u] = floatBitsToUint(exp_(sub(s1[u], peaks0[1])));
+                        w2[u] = floatBitsToUint(exp_(sub(s2[u], peaks0[2])));
+                        w3[u] = floatBitsToUint(exp_(sub(s3[u], peaks0[3])));
+                    }
+                    if (last_dead == turn) {
+                        uint nothing = floatBitsToUint(dead);
+                        [[unroll]] for (uint u = 0u; u < 8u; ++u) {
+                            w0[u] = floatBitsToUint(s0[u]) == 0xff800000u ? nothing : w0[u];
+                            w1[u] = floatBitsToUint(s1[u]) == 0xff800000u ? nothing : w1[u];
+                            w2[u] = floatBitsToUint(s2[u]) == 0xff800000u ? nothing : w2[u];
+                            w3[u] = floatBitsToUint(s3[u]) == 0xff800000u ? nothing : w3[u];
+                        }
+                    }
                     // The tree over 128 lanes: strides 64, 32 and 16 meet in one invocation, 8 to 1 in the one that has the row.
+                    float lane0;
                     {
-                        uvec4 w0_0 = pairs[tx + 0u][ty], w1_0 = pairs[tx + 16u][ty], w2_0 = pairs[tx + 32u][ty], w3_0 = pairs[tx + 48u][ty], w4_0 = pairs[tx + 64u][ty], w5_0 = pairs[tx + 80u][ty], w6_0 = pairs[tx + 96u][ty], w7_0 = pairs[tx + 112u][ty];
-                        if (last_dead == turn) {
-w0_0[0] = w0_0[0] == DEAD ? floatBitsToUint(dead) : w0_0[0]; w0_0[1] = w0_0[1] == DEAD ? floatBitsToUint(dead) : w0_0[1]; w0_0[2] = w0_0[2] == DEAD ? floatBitsToUint(dead) : w0_0[2]; w0_0[3] = w0_0[3] == DEAD ? floatBitsToUint(dead) : w0_0[3]; 
-w1_0[0] = w1_0[0] == DEAD ? floatBitsToUint(dead) : w1_0[0]; w1_0[1] = w1_0[1] == DEAD ? floatBitsToUint(dead) : w1_0[1]; w1_0[2] = w1_0[2] == DEAD ? floatBitsToUint(dead) : w1_0[2]; w1_0[3] = w1_0[3] == DEAD ? floatBitsToUint(dead) : w1_0[3]; 
-w2_0[0] = w2_0[0] == DEAD ? floatBitsToUint(dead) : w2_0[0]; w2_0[1] = w2_0[1] == DEAD ? floatBitsToUint(dead) : w2_0[1]; w2_0[2] = w2_0[2] == DEAD ? floatBitsToUint(dead) : w2_0[2]; w2_0[3] = w2_0[3] == DEAD ? floatBitsToUint(dead) : w2_0[3]; 
-w3_0[0] = w3_0[0] == DEAD ? floatBitsToUint(dead) : w3_0[0]; w3_0[1] = w3_0[1] == DEAD ? floatBitsToUint(dead) : w3_0[1]; w3_0[2] = w3_0[2] == DEAD ? floatBitsToUint(dead) : w3_0[2]; w3_0[3] = w3_0[3] == DEAD ? floatBitsToUint(dead) : w3_0[3]; 
-w4_0[0] = w4_0[0] == DEAD ? floatBitsToUint(dead) : w4_0[0]; w4_0[1] = w4_0[1] == DEAD ? floatBitsToUint(dead) : w4_0[1]; w4_0[2] = w4_0[2] == DEAD ? floatBitsToUint(dead) : w4_0[2]; w4_0[3] = w4_0[3] == DEAD ? floatBitsToUint(dead) : w4_0[3]; 
-w5_0[0] = w5_0[0] == DEAD ? floatBitsToUint(dead) : w5_0[0]; w5_0[1] = w5_0[1] == DEAD ? floatBitsToUint(dead) : w5_0[1]; w5_0[2] = w5_0[2] == DEAD ? floatBitsToUint(dead) : w5_0[2]; w5_0[3] = w5_0[3] == DEAD ? floatBitsToUint(dead) : w5_0[3]; 
-w6_0[0] = w6_0[0] == DEAD ? floatBitsToUint(dead) : w6_0[0]; w6_0[1] = w6_0[1] == DEAD ? floatBitsToUint(dead) : w6_0[1]; w6_0[2] = w6_0[2] == DEAD ? floatBitsToUint(dead) : w6_0[2]; w6_0[3] = w6_0[3] == DEAD ? floatBitsToUint(dead) : w6_0[3]; 
-w7_0[0] = w7_0[0] == DEAD ? floatBitsToUint(dead) : w7_0[0]; w7_0[1] = w7_0[1] == DEAD ? floatBitsToUint(dead) : w7_0[1]; w7_0[2] = w7_0[2] == DEAD ? floatBitsToUint(dead) : w7_0[2]; w7_0[3] = w7_0[3] == DEAD ? floatBitsToUint(dead) : w7_0[3]; 
+                        float x0 = uintBitsToFloat(w0[0]), x1 = uintBitsToFloat(w0[1]), x2 = uintBitsToFloat(w0[2]), x3 = uintBitsToFloat(w0[3]), x4 = uintBitsToFloat(w0[4]), x5 = uintBitsToFloat(w0[5]), x6 = uintBitsToFloat(w0[6]), x7 = uintBitsToFloat(w0[7]);
+                        lane0 = add(add(add(x0, x4), add(x2, x6)), add(add(x1, x5), add(x3, x7)));
+                    }
+                    float lane1;
+                    {
+                        float x0 = uintBitsToFloat(w1[0]), x1 = uintBitsToFloat(w1[1]), x2 = uintBitsToFloat(w1[2]), x3 = uintBitsToFloat(w1[3]), x4 = uintBitsToFloat(w1[4]), x5 = uintBitsToFloat(w1[5]), x6 = uintBitsToFloat(w1[6]), x7 = uintBitsToFloat(w1[7]);
+                        lane1 = add(add(add(x0, x4), add(x2, x6)), add(add(x1, x5), add(x3, x7)));
+                    }
+                    float lane2;
+                    {
+                        float x0 = uintBitsToFloat(w2[0]), x1 = uintBitsToFloat(w2[1]), x2 = uintBitsToFloat(w2[2]), x3 = uintBitsToFloat(w2[3]), x4 = uintBitsToFloat(w2[4]), x5 = uintBitsToFloat(w2[5]), x6 = uintBitsToFloat(w2[6]), x7 = uintBitsToFloat(w2[7]);
+                        lane2 = add(add(add(x0, x4), add(x2, x6)), add(add(x1, x5), add(x3, x7)));
+                    }
+                    float lane3;
+                    {
+                        float x0 = uintBitsToFloat(w3[0]), x1 = uintBitsToFloat(w3[1]), x2 = uintBitsToFloat(w3[2]), x3 = uintBitsToFloat(w3[3]), x4 = uintBitsToFloat(w3[4]), x5 = uintBitsToFloat(w3[5]), x6 = uintBitsToFloat(w3[6]), x7 = uintBitsToFloat(w3[7]);
+                        lane3 = add(add(add(x0, x4), add(x2, x6)), add(add(x1, x5), add(x3, x7)));
+                    }
+                    pairs[tx * 5u + ty] = floatBitsToUint(vec4(lane0, lane1, lane2, lane3));
+                    if (last_dead == turn) {
+                        [[unroll]] for (uint u = 0u; u < 8u; ++u) {
+                            w0[u] = floatBitsToUint(s0[u]) == 0xff800000u ? DEAD : min(w0[u], DEAD - 1u);
+                            w1[u] = floatBitsToUint(s1[u]) == 0xff800000u ? DEAD : min(w1[u], DEAD - 1u);
+                            w2[u] = floatBitsToUint(s2[u]) == 0xff800000u ? DEAD : min(w2[u], DEAD - 1u);
+                            w3[u] = floatBitsToUint(s3[u]) == 0xff800000u ? DEAD : min(w3[u], DEAD - 1u);
                         }
-                        float lane0;
-                        {
-                            float x0 = uintBitsToFloat(w0_0[0]), x1 = uintBitsToFloat(w1_0[0]), x2 = uintBitsToFloat(w2_0[0]), x3 = uintBitsToFloat(w3_0[0]), x4 = uintBitsToFloat(w4_0[0]), x5 = uintBitsToFloat(w5_0[0]), x6 = uintBitsToFloat(w6_0[0]), x7 = uintBitsToFloat(w7_0[0]);
-                            lane0 = add(add(add(x0, x4), add(x2, x6)), add(add(x1, x5), add(x3, x7)));
-                        }
-                        float lane1;
-                        {
-                            float x0 = uintBitsToFloat(w0_0[1]), x1 = uintBitsToFloat(w1_0[1]), x2 = uintBitsToFloat(w2_0[1]), x3 = uintBitsToFloat(w3_0[1]), x4 = uintBitsToFloat(w4_0[1]), x5 = uintBitsToFloat(w5_0[1]), x6 = uintBitsToFloat(w6_0[1]), x7 = uintBitsToFloat(w7_0[1]);
-                            lane1 = add(add(add(x0, x4), add(x2, x6)), add(add(x1, x5), add(x3, x7)));
-                        }
-                        float lane2;
-                        {
-                            float x0 = uintBitsToFloat(w0_0[2]), x1 = uintBitsToFloat(w1_0[2]), x2 = uintBitsToFloat(w2_0[2]), x3 = uintBitsToFloat(w3_0[2]), x4 = uintBitsToFloat(w4_0[2]), x5 = uintBitsToFloat(w5_0[2]), x6 = uintBitsToFloat(w6_0[2]), x7 = uintBitsToFloat(w7_0[2]);
-                            lane2 = add(add(add(x0, x4), add(x2, x6)), add(add(x1, x5), add(x3, x7)));
-                        }
-                        float lane3;
-                        {
-                            float x0 = uintBitsToFloat(w0_0[3]), x1 = uintBitsToFloat(w1_0[3]), x2 = uintBitsToFloat(w2_0[3]), x3 = uintBitsToFloat(w3_0[3]), x4 = uintBitsToFloat(w4_0[3]), x5 = uintBitsToFloat(w5_0[3]), x6 = uintBitsToFloat(w6_0[3]), x7 = uintBitsToFloat(w7_0[3]);
-                            lane3 = add(add(add(x0, x4), add(x2, x6)), add(add(x1, x5), add(x3, x7)));
-                        }
-                        own_stage[tx][ty] = vec4(lane0, lane1, lane2, lane3);
                     }
                     barrier();
                     if (lid < 16u) {
-                        float x0 = own_stage[0][lid / 4u][lid % 4u], x1 = own_stage[1][lid / 4u][lid % 4u], x2 = own_stage[2][lid / 4u][lid % 4u], x3 = own_stage[3][lid / 4u][lid % 4u], x4 = own_stage[4][lid / 4u][lid % 4u], x5 = own_stage[5][lid / 4u][lid % 4u], x6 = own_stage[6][lid / 4u][lid % 4u], x7 = own_stage[7][lid / 4u][lid % 4u], x8 = own_stage[8][lid / 4u][lid % 4u], x9 = own_stage[9][lid / 4u][lid % 4u], x10 = own_stage[10][lid / 4u][lid % 4u], x11 = own_stage[11][lid / 4u][lid % 4u], x12 = own_stage[12][lid / 4u][lid % 4u], x13 = own_stage[13][lid / 4u][lid % 4u], x14 = own_stage[14][lid / 4u][lid % 4u], x15 = own_stage[15][lid / 4u][lid % 4u];
-x0 = add(x0, x8); x1 = add(x1, x9); x2 = add(x2, x10); x3 = add(x3, x11); x4 = add(x4, x12); x5 = add(x5, x13); x6 = add(x6, x14); x7 = add(x7, x15);
-x0 = add(x0, x4); x1 = add(x1, x5); x2 = add(x2, x6); x3 = add(x3, x7);
-x0 = add(x0, x2); x1 = add(x1, x3);
-x0 = add(x0, x1);
+                        float x0 = uintBitsToFloat(pairs[0u * 5u + lid / 4u][lid % 4u]), x1 = uintBitsToFloat(pairs[1u * 5u + lid / 4u][lid % 4u]), x2 = uintBitsToFloat(pairs[2u * 5u + lid / 4u][lid % 4u]), x3 = uintBitsToFloat(pairs[3u * 5u + lid / 4u][lid % 4u]), x4 = uintBitsToFloat(pairs[4u * 5u + lid / 4u][lid % 4u]), x5 = uintBitsToFloat(pairs[5u * 5u + lid / 4u][lid % 4u]), x6 = uintBitsToFloat(pairs[6u * 5u + lid / 4u][lid % 4u]), x7 = uintBitsToFloat(pairs[7u * 5u + lid / 4u][lid % 4u]), x8 = uintBitsToFloat(pairs[8u * 5u + lid / 4u][lid % 4u]), x9 = uintBitsToFloat(pairs[9u * 5u + lid / 4u][lid % 4u]), x10 = uintBitsToFloat(pairs[10u * 5u + lid / 4u][lid % 4u]), x11 = uintBitsToFloat(pairs[11u * 5u + lid / 4u][lid % 4u]), x12 = uintBitsToFloat(pairs[12u * 5u + lid / 4u][lid % 4u]), x13 = uintBitsToFloat(pairs[13u * 5u + lid / 4u][lid % 4u]), x14 = uintBitsToFloat(pairs[14u * 5u + lid / 4u][lid % 4u]), x15 = uintBitsToFloat(pairs[15u * 5u + lid / 4u][lid % 4u]);
+                        x0 = add(x0, x8); x1 = add(x1, x9); x2 = add(x2, x10); x3 = add(x3, x11); x4 = add(x4, x12); x5 = add(x5, x13); x6 = add(x6, x14); x7 = add(x7, x15);
+                        x0 = add(x0, x4); x1 = add(x1, x5); x2 = add(x2, x6); x3 = add(x3, x7);
+                        x0 = add(x0, x2); x1 = add(x1, x3);
+                        x0 = add(x0, x1);
                         float sum0 = x0;
                         bool empty0 = is_equal(peak0, none), fresh0 = is_equal(top0, none);
                         float higher0 = maximum(top0, peak0);
@@ -493,7 +469,7 @@ x0 = add(x0, x1);
                             weight0 = fresh0 ? sum0 : both;
                             top0 = higher0;
                         }
-row_before[lid / 4u][lid % 4u] = before0;
+                        row_before[lid / 4u][lid % 4u] = before0;
                         row_now[lid / 4u][lid % 4u] = now0;
                         row_state[lid] = (fresh0 ? 1u : 0u) | (empty0 ? 2u : 0u);
                     }
@@ -511,7 +487,14 @@ row_before[lid / 4u][lid % 4u] = before0;
                     }
                     [[dont_unroll]] for (uint from = begin; from < stop; from += 16u) {
                         barrier();
-                        [[unroll]] for (uint u = 0u; u < 16u; ++u) other_stage[lid / 64u + u * 1u][lid % 64u / 4u][lid % 4u] = next_rows[u];
+                        if (from == begin || from == 64u) {  // the next half of the block
+                            bool upper = from >= 64u;
+                            pairs[(tx + 0u) * 5u + ty] = uvec4(upper ? w0[4] : w0[0], upper ? w1[4] : w1[0], upper ? w2[4] : w2[0], upper ? w3[4] : w3[0]);
+                            pairs[(tx + 16u) * 5u + ty] = uvec4(upper ? w0[5] : w0[1], upper ? w1[5] : w1[1], upper ? w2[5] : w2[1], upper ? w3[5] : w3[1]);
+                            pairs[(tx + 32u) * 5u + ty] = uvec4(upper ? w0[6] : w0[2], upper ? w1[6] : w1[2], upper ? w2[6] : w2[2], upper ? w3[6] : w3[2]);
+                            pairs[(tx + 48u) * 5u + ty] = uvec4(upper ? w0[7] : w0[3], upper ? w1[7] : w1[3], upper ? w2[7] : w2[3], upper ? w3[7] : w3[3]);
+                        }
+                        [[unroll]] for (uint u = 0u; u < 16u; ++u) row_stage[lid / 64u * 16u + u * 16u + lid % 64u / 4u][lid % 4u] = next_rows[u];
                         barrier();
                         if (from + 16u < stop) {
                             [[unroll]] for (uint u = 0u; u < 16u; ++u) {
@@ -522,8 +505,8 @@ row_before[lid / 4u][lid % 4u] = before0;
                         }
                         if (last_dead != turn)
                         [[unroll]] for (uint e = 0u; e < 16u; ++e) {
-                            uvec4 words0 = pairs[from + e][ty];
-                            vec4 x = other_stage[e][tx];
+                            uvec4 words0 = pairs[(from % 64u + e) * 5u + ty];
+                            vec4 x = row_stage[e * 16u + tx];
                             float w0 = uintBitsToFloat(words0[0]);
                             sum0_0 = add(sum0_0, mul(w0, x[0]));
                             sum0_1 = add(sum0_1, mul(w0, x[1]));
@@ -547,8 +530,8 @@ row_before[lid / 4u][lid % 4u] = before0;
                         }
                         else
                         [[dont_unroll]] for (uint e = 0u; e < 16u; ++e) {
-                            uvec4 words0 = pairs[from + e][ty];
-                            vec4 x = other_stage[e][tx];
+                            uvec4 words0 = pairs[(from % 64u + e) * 5u + ty];
+                            vec4 x = row_stage[e * 16u + tx];
                             float w0 = uintBitsToFloat(words0[0]);
                             bool live0 = words0[0] != DEAD;
                             { float more = add(sum0_0, mul(w0, x[0])); sum0_0 = live0 ? more : sum0_0; }
@@ -697,13 +680,13 @@ row_before[lid / 4u][lid % 4u] = before0;
             barrier();
             if (lid < 16u) {
                 bool unseen0 = is_equal(top0, none);
-row_now[lid / 4u][lid % 4u] = weight0;
+                row_now[lid / 4u][lid % 4u] = weight0;
                 row_state[lid] = unseen0 ? 1u : 0u;
                 if (first_row + lid < length_q) {
                     uint line = (b * 4u + h) * queries + first_row + lid;
                     out1[base_out1 + line] = top0;
                     out2[base_out2 + line] = weight0;
-}
+                }
             }
             barrier();
             if (first_row + ((ty) * 4u + 0u) < length_q) {
@@ -714,22 +697,22 @@ row_now[lid / 4u][lid % 4u] = weight0;
                     float value = o0_0;
                     value = divide(value, weight0);
                     out0[at + 0u] = unseen0 ? dead : value;
-}
+                }
                 if (tx * 4u + 1u < 6u) {
                     float value = o0_1;
                     value = divide(value, weight0);
                     out0[at + 1u] = unseen0 ? dead : value;
-}
+                }
                 if (tx * 4u + 2u < 6u) {
                     float value = o0_2;
                     value = divide(value, weight0);
                     out0[at + 2u] = unseen0 ? dead : value;
-}
+                }
                 if (tx * 4u + 3u < 6u) {
                     float value = o0_3;
                     value = divide(value, weight0);
                     out0[at + 3u] = unseen0 ? dead : value;
-}
+                }
             }
             if (first_row + ((ty) * 4u + 1u) < length_q) {
                 float weight1 = row_now[ty][1], fade1 = row_before[ty][1];
@@ -739,22 +722,22 @@ row_now[lid / 4u][lid % 4u] = weight0;
                     float value = o1_0;
                     value = divide(value, weight1);
                     out0[at + 0u] = unseen1 ? dead : value;
-}
+                }
                 if (tx * 4u + 1u < 6u) {
                     float value = o1_1;
                     value = divide(value, weight1);
                     out0[at + 1u] = unseen1 ? dead : value;
-}
+                }
                 if (tx * 4u + 2u < 6u) {
                     float value = o1_2;
                     value = divide(value, weight1);
                     out0[at + 2u] = unseen1 ? dead : value;
-}
+                }
                 if (tx * 4u + 3u < 6u) {
                     float value = o1_3;
                     value = divide(value, weight1);
                     out0[at + 3u] = unseen1 ? dead : value;
-}
+                }
             }
             if (first_row + ((ty) * 4u + 2u) < length_q) {
                 float weight2 = row_now[ty][2], fade2 = row_before[ty][2];
@@ -764,22 +747,22 @@ row_now[lid / 4u][lid % 4u] = weight0;
                     float value = o2_0;
                     value = divide(value, weight2);
                     out0[at + 0u] = unseen2 ? dead : value;
-}
+                }
                 if (tx * 4u + 1u < 6u) {
                     float value = o2_1;
                     value = divide(value, weight2);
                     out0[at + 1u] = unseen2 ? dead : value;
-}
+                }
                 if (tx * 4u + 2u < 6u) {
                     float value = o2_2;
                     value = divide(value, weight2);
                     out0[at + 2u] = unseen2 ? dead : value;
-}
+                }
                 if (tx * 4u + 3u < 6u) {
                     float value = o2_3;
                     value = divide(value, weight2);
                     out0[at + 3u] = unseen2 ? dead : value;
-}
+                }
             }
             if (first_row + ((ty) * 4u + 3u) < length_q) {
                 float weight3 = row_now[ty][3], fade3 = row_before[ty][3];
@@ -789,22 +772,22 @@ row_now[lid / 4u][lid % 4u] = weight0;
                     float value = o3_0;
                     value = divide(value, weight3);
                     out0[at + 0u] = unseen3 ? dead : value;
-}
+                }
                 if (tx * 4u + 1u < 6u) {
                     float value = o3_1;
                     value = divide(value, weight3);
                     out0[at + 1u] = unseen3 ? dead : value;
-}
+                }
                 if (tx * 4u + 2u < 6u) {
                     float value = o3_2;
                     value = divide(value, weight3);
                     out0[at + 2u] = unseen3 ? dead : value;
-}
+                }
                 if (tx * 4u + 3u < 6u) {
                     float value = o3_3;
                     value = divide(value, weight3);
                     out0[at + 3u] = unseen3 ? dead : value;
-}
+                }
             }
             barrier();
         }

@@ -79,11 +79,11 @@ float exp_(float x) {
 
 #extension GL_EXT_control_flow_attributes : require
 // Gradient of queries: a workgroup has 16 of one head, and adds ds times keys, block by block of 128 keys.
-// Four own rows of each of the block's others: scores, weights, what is summed up; DEAD where a pair has no part in it.
-const uint DEAD = 0xffffffffu;
-shared uvec4 pairs[128][5];
-shared vec4 own_stage[16][5];  // [column][row / 4]; or what 16 invocations found in their rows
-shared vec4 other_stage[16][33];  // [column][other: tx + 16 u is u % 4 of u / 4 * 16 + tx]; or [other][column / 4]
+const uint DEAD = 0xffffffffu;  // of a pair that has no part in a sum
+// Vectors of four own rows: what is summed up of half a block, [other][row / 4]; or what invocations found, [tx][row / 4]; or
+// two times 8 columns, [column][row / 4], and of the others [column][33: tx + 16 u is element u % 4 of u / 4 * 16 + tx].
+shared uvec4 pairs[608];
+shared vec4 row_stage[256];  // 16 of the others' rows: [other][column / 4]
 shared uint last_dead;  // the last turn in which a pair was dead
 shared vec4 row_peak[4], row_inverse[4], row_delta[4];
 shared uint row_live[16];  // the last turn in which a pair of the row was live
@@ -95,7 +95,7 @@ void main() {
     uint tx = lid / 32u % 2u * 8u + lid % 8u, ty = lid / 64u * 4u + lid % 32u / 8u;
     uint turn = 0u;  // counts the blocks that the workgroup meets
     if (lid == 0u) last_dead = 0u;
-if (lid < 16u) row_live[lid] = 0u;
+    if (lid < 16u) row_live[lid] = 0u;
     for (uint b = gl_WorkGroupID.z; b < batches; b += gl_NumWorkGroups.z)
     for (uint h = gl_WorkGroupID.y; h < 4u; h += gl_NumWorkGroups.y) {
         uint key_head = h / 2u;
@@ -113,9 +113,9 @@ if (lid < 16u) row_live[lid] = 0u;
             uint own3 = min(first_row + ((ty) * 4u + 3u), length_q - 1u);
             uint key_begin = 0u, key_end = length_k;
             key_end = uint(clamp(int(last_row) + 1 + clamp(4, -(1 << 30), 1 << 30), 0, int(length_k)));
-if (lid < 16u) {
+            if (lid < 16u) {
                 float peak = in4[base_in4 + h * 9u + (start_q + min(first_row + lid, length_q - 1u))], inverse = in5[base_in5 + h * 9u + (start_q + min(first_row + lid, length_q - 1u))], delta = in6[base_in6 + h + (start_q + min(first_row + lid, length_q - 1u)) * 4u];
-row_peak[lid / 4u][lid % 4u] = peak;
+                row_peak[lid / 4u][lid % 4u] = peak;
                 row_inverse[lid / 4u][lid % 4u] = inverse;
                 row_delta[lid / 4u][lid % 4u] = delta;
             }
@@ -123,68 +123,67 @@ row_peak[lid / 4u][lid % 4u] = peak;
             float dq1_0 = ZERO, dq1_1 = ZERO, dq1_2 = ZERO, dq1_3 = ZERO;
             float dq2_0 = ZERO, dq2_1 = ZERO, dq2_2 = ZERO, dq2_3 = ZERO;
             float dq3_0 = ZERO, dq3_1 = ZERO, dq3_2 = ZERO, dq3_3 = ZERO;
-bool fresh0 = true, fresh1 = true, fresh2 = true, fresh3 = true;
+            bool fresh0 = true, fresh1 = true, fresh2 = true, fresh3 = true;
             for (uint block = key_begin / 128u * 128u; block < key_end; block += 128u) {
                 ++turn;
                 uint begin = max(key_begin, block) - block, stop = min(key_end - block, 128u);
                 begin = begin / 16u * 16u;
-                [[dont_unroll]] for (uint first = 0u; first < 128u; first += 128u) {
-                    float next_own[4], next_other[32], past_own = ZERO, past_other = NEGATIVE_ZERO;
+                float s0[8], s1[8], s2[8], s3[8];
+                float slopes0[8], slopes1[8], slopes2[8], slopes3[8];
+                uint ds0[8], ds1[8], ds2[8], ds3[8];
+                {
+                    float next_own[2], next_other[16], past_own = ZERO, past_other = NEGATIVE_ZERO;
                     float d0_0 = ZERO, d0_1 = ZERO, d0_2 = ZERO, d0_3 = ZERO, d0_4 = ZERO, d0_5 = ZERO, d0_6 = ZERO, d0_7 = ZERO;
                     float d1_0 = ZERO, d1_1 = ZERO, d1_2 = ZERO, d1_3 = ZERO, d1_4 = ZERO, d1_5 = ZERO, d1_6 = ZERO, d1_7 = ZERO;
                     float d2_0 = ZERO, d2_1 = ZERO, d2_2 = ZERO, d2_3 = ZERO, d2_4 = ZERO, d2_5 = ZERO, d2_6 = ZERO, d2_7 = ZERO;
                     float d3_0 = ZERO, d3_1 = ZERO, d3_2 = ZERO, d3_3 = ZERO, d3_4 = ZERO, d3_5 = ZERO, d3_6 = ZERO, d3_7 = ZERO;
-                    [[unroll]] for (uint u = 0u; u < 4u; ++u) {
-                        uint c = 0u + lid % 8u + u / 2u * 8u;
-                        uint row = lid / 8u + u % 2u * 8u;
+                    [[unroll]] for (uint u = 0u; u < 2u; ++u) {
+                        uint c = 0u + lid % 8u, row = lid / 8u + u * 8u;
                         uint at = base_in0 + h * 20u + (start_q + min(first_row + row, length_q - 1u)) * 80u;
                         bool inside = c < 20u;
                         c = min(c, 19u);
                         float value = in0[at + c * 1u];
                         next_own[u] = inside ? value : past_own;
                     }
-                    [[unroll]] for (uint u = 0u; u < 32u; ++u) {
-                        uint c = 0u + lid % 8u + u / 16u * 8u;
-                        uint row = lid / 32u + u % 8u * 2u + lid / 8u % 4u * 16u + u / 8u % 2u * 64u;
-                        uint at = base_in1 + key_head * 20u + (start_k + min(block + first + row, length_k - 1u)) * 40u;
+                    [[unroll]] for (uint u = 0u; u < 16u; ++u) {
+                        uint c = 0u + lid % 8u, row = lid / 32u + u % 8u * 2u + lid / 8u % 4u * 16u + u / 8u * 64u;
+                        uint at = base_in1 + key_head * 20u + (start_k + min(block + row, length_k - 1u)) * 40u;
                         bool inside = c < 20u;
                         c = min(c, 19u);
                         float value = in1[at + c * 1u];
                         next_other[u] = inside ? value : past_other;
                     }
-                    [[dont_unroll]] for (uint from = 0u; from < 20u; from += 16u) {
-                        barrier();
-                        [[unroll]] for (uint u = 0u; u < 4u; ++u) {
-                            uint row = lid / 8u + u % 2u * 8u;
-                            own_stage[lid % 8u + u / 2u * 8u][row / 4u][row % 4u] = next_own[u];
+                    barrier();
+                    [[dont_unroll]] for (uint from = 0u; from < 20u; from += 8u) {
+                        uint own_stage = from % 16u * 5u, other_stage = 80u + from % 16u * 33u;
+                        [[unroll]] for (uint u = 0u; u < 2u; ++u) {
+                            uint row = lid / 8u + u * 8u;
+                            pairs[own_stage + lid % 8u * 5u + row / 4u][row % 4u] = floatBitsToUint(next_own[u]);
                         }
-                        [[unroll]] for (uint u = 0u; u < 32u; ++u)
-                            other_stage[lid % 8u + u / 16u * 8u][u / 8u % 2u * 16u + lid / 32u + u % 8u * 2u][lid / 8u % 4u] = next_other[u];
+                        [[unroll]] for (uint u = 0u; u < 16u; ++u)
+                            pairs[other_stage + lid % 8u * 33u + u / 8u * 16u + lid / 32u + u % 8u * 2u][lid / 8u % 4u] = floatBitsToUint(next_other[u]);
                         barrier();
-                        if (from + 16u < 20u) {
-                            [[unroll]] for (uint u = 0u; u < 4u; ++u) {
-                                uint c = from + 16u + lid % 8u + u / 2u * 8u;
-                                uint row = lid / 8u + u % 2u * 8u;
+                        if (from + 8u < 20u) {
+                            [[unroll]] for (uint u = 0u; u < 2u; ++u) {
+                                uint c = from + 8u + lid % 8u, row = lid / 8u + u * 8u;
                                 uint at = base_in0 + h * 20u + (start_q + min(first_row + row, length_q - 1u)) * 80u;
                                 bool inside = c < 20u;
                                 c = min(c, 19u);
                                 float value = in0[at + c * 1u];
                                 next_own[u] = inside ? value : past_own;
                             }
-                            [[unroll]] for (uint u = 0u; u < 32u; ++u) {
-                                uint c = from + 16u + lid % 8u + u / 16u * 8u;
-                                uint row = lid / 32u + u % 8u * 2u + lid / 8u % 4u * 16u + u / 8u % 2u * 64u;
-                                uint at = base_in1 + key_head * 20u + (start_k + min(block + first + row, length_k - 1u)) * 40u;
+                            [[unroll]] for (uint u = 0u; u < 16u; ++u) {
+                                uint c = from + 8u + lid % 8u, row = lid / 32u + u % 8u * 2u + lid / 8u % 4u * 16u + u / 8u * 64u;
+                                uint at = base_in1 + key_head * 20u + (start_k + min(block + row, length_k - 1u)) * 40u;
                                 bool inside = c < 20u;
                                 c = min(c, 19u);
                                 float value = in1[at + c * 1u];
                                 next_other[u] = inside ? value : past_other;
                             }
                         }
-                        [[unroll]] for (uint c = 0u; c < 16u; ++c) {
-                            vec4 y0 = own_stage[c][ty];
-                            vec4 x0 = other_stage[c][tx];
-                            vec4 x1 = other_stage[c][16u + tx];
+                        [[unroll]] for (uint c = 0u; c < 8u; ++c) {
+                            vec4 y0 = uintBitsToFloat(pairs[own_stage + c * 5u + ty]);
+                            vec4 x0 = uintBitsToFloat(pairs[other_stage + c * 33u + tx]), x1 = uintBitsToFloat(pairs[other_stage + c * 33u + 16u + tx]);
                             d0_0 = add(d0_0, mul(y0[0], x0[0]));
                             d0_1 = add(d0_1, mul(y0[0], x0[1]));
                             d0_2 = add(d0_2, mul(y0[0], x0[2]));
@@ -219,187 +218,175 @@ bool fresh0 = true, fresh1 = true, fresh2 = true, fresh3 = true;
                             d3_7 = add(d3_7, mul(y0[3], x1[3]));
                         }
                     }
-                    pairs[first + tx + 0u][ty] = floatBitsToUint(vec4(d0_0, d1_0, d2_0, d3_0));
-                    pairs[first + tx + 16u][ty] = floatBitsToUint(vec4(d0_1, d1_1, d2_1, d3_1));
-                    pairs[first + tx + 32u][ty] = floatBitsToUint(vec4(d0_2, d1_2, d2_2, d3_2));
-                    pairs[first + tx + 48u][ty] = floatBitsToUint(vec4(d0_3, d1_3, d2_3, d3_3));
-                    pairs[first + tx + 64u][ty] = floatBitsToUint(vec4(d0_4, d1_4, d2_4, d3_4));
-                    pairs[first + tx + 80u][ty] = floatBitsToUint(vec4(d0_5, d1_5, d2_5, d3_5));
-                    pairs[first + tx + 96u][ty] = floatBitsToUint(vec4(d0_6, d1_6, d2_6, d3_6));
-                    pairs[first + tx + 112u][ty] = floatBitsToUint(vec4(d0_7, d1_7, d2_7, d3_7));
+                    s0[0] = d0_0; s0[1] = d0_1; s0[2] = d0_2; s0[3] = d0_3; s0[4] = d0_4; s0[5] = d0_5; s0[6] = d0_6; s0[7] = d0_7;
+                    s1[0] = d1_0; s1[1] = d1_1; s1[2] = d1_2; s1[3] = d1_3; s1[4] = d1_4; s1[5] = d1_5; s1[6] = d1_6; s1[7] = d1_7;
+                    s2[0] = d2_0; s2[1] = d2_1; s2[2] = d2_2; s2[3] = d2_3; s2[4] = d2_4; s2[5] = d2_5; s2[6] = d2_6; s2[7] = d2_7;
+                    s3[0] = d3_0; s3[1] = d3_1; s3[2] = d3_2; s3[3] = d3_3; s3[4] = d3_4; s3[5] = d3_5; s3[6] = d3_6; s3[7] = d3_7;
                 }
-                {
-                    bool whole = true, some0 = false, some1 = false, some2 = false, some3 = false;
-                    
-                    [[dont_unroll]] for (uint u = 0u; u < 8u; ++u) {
-                        uint e = tx + 16u * u;
-                        uint p0, p1, p2, p3;
-                        uvec4 words0 = pairs[e][ty];
+                uint p0[8], p1[8], p2[8], p3[8];
+                bool whole = true, some0 = false, some1 = false, some2 = false, some3 = false;
+                
+                [[unroll]] for (uint u = 0u; u < 8u; ++u) {
+                    uint e = tx + 16u * u;
+                    {
+                        float peak = row_peak[ty][0], inverse = row_inverse[ty][0];
+                        bool live = block + e < length_k;
                         {
-                            float peak = row_peak[ty][0], inverse = row_inverse[ty][0];
-                            bool live = block + e < length_k;
-                            {
-                                uint i = own0, j = min(block + e, length_k - 1u);
-                                bool t5 = (in8[base_in8 + h * 13u + j] != 0u);
-                                int t6 = int(j);
-                                int t7 = int(i);
-                                int t9 = (t7 + 4);
-                                bool t10 = (t6 <= t9);
-                                bool t11 = (t5 && t10);
-                                live = live && t11;
-                            }
-                            float dot = uintBitsToFloat(words0[0]);
                             uint i = own0, j = min(block + e, length_k - 1u);
-                            float t2 = mul(dot, 0.2236068);
-                            float t3 = in7[base_in7 + h * 13u + j];
-                            float t4 = add(t2, t3);
-                            float s = t4;
-                            live = live && floatBitsToUint(s) != 0xff800000u;
-                            float p = mul(exp_(sub(s, peak)), inverse);
-                            p0 = live ? min(floatBitsToUint(p), DEAD - 1u) : DEAD;
-                            whole = whole && live;
-                            some0 = some0 || live;
+                            bool t5 = (in8[base_in8 + h * 13u + j] != 0u);
+                            int t6 = int(j);
+                            int t7 = int(i);
+                            int t9 = (t7 + 4);
+                            bool t10 = (t6 <= t9);
+                            bool t11 = (t5 && t10);
+                            live = live && t11;
                         }
-                        {
-                            float peak = row_peak[ty][1], inverse = row_inverse[ty][1];
-                            bool live = block + e < length_k;
-                            {
-                                uint i = own1, j = min(block + e, length_k - 1u);
-                                bool t5 = (in8[base_in8 + h * 13u + j] != 0u);
-                                int t6 = int(j);
-                                int t7 = int(i);
-                                int t9 = (t7 + 4);
-                                bool t10 = (t6 <= t9);
-                                bool t11 = (t5 && t10);
-                                live = live && t11;
-                            }
-                            float dot = uintBitsToFloat(words0[1]);
-                            uint i = own1, j = min(block + e, length_k - 1u);
-                            float t2 = mul(dot, 0.2236068);
-                            float t3 = in7[base_in7 + h * 13u + j];
-                            float t4 = add(t2, t3);
-                            float s = t4;
-                            live = live && floatBitsToUint(s) != 0xff800000u;
-                            float p = mul(exp_(sub(s, peak)), inverse);
-                            p1 = live ? min(floatBitsToUint(p), DEAD - 1u) : DEAD;
-                            whole = whole && live;
-                            some1 = some1 || live;
-                        }
-                        {
-                            float peak = row_peak[ty][2], inverse = row_inverse[ty][2];
-                            bool live = block + e < length_k;
-                            {
-                                uint i = own2, j = min(block + e, length_k - 1u);
-                                bool t5 = (in8[base_in8 + h * 13u + j] != 0u);
-                                int t6 = int(j);
-                                int t7 = int(i);
-                                int t9 = (t7 + 4);
-                                bool t10 = (t6 <= t9);
-                                bool t11 = (t5 && t10);
-                                live = live && t11;
-                            }
-                            float dot = uintBitsToFloat(words0[2]);
-                            uint i = own2, j = min(block + e, length_k - 1u);
-                            float t2 = mul(dot, 0.2236068);
-                            float t3 = in7[base_in7 + h * 13u + j];
-                            float t4 = add(t2, t3);
-                            float s = t4;
-                            live = live && floatBitsToUint(s) != 0xff800000u;
-                            float p = mul(exp_(sub(s, peak)), inverse);
-                            p2 = live ? min(floatBitsToUint(p), DEAD - 1u) : DEAD;
-                            whole = whole && live;
-                            some2 = some2 || live;
-                        }
-                        {
-                            float peak = row_peak[ty][3], inverse = row_inverse[ty][3];
-                            bool live = block + e < length_k;
-                            {
-                                uint i = own3, j = min(block + e, length_k - 1u);
-                                bool t5 = (in8[base_in8 + h * 13u + j] != 0u);
-                                int t6 = int(j);
-                                int t7 = int(i);
-                                int t9 = (t7 + 4);
-                                bool t10 = (t6 <= t9);
-                                bool t11 = (t5 && t10);
-                                live = live && t11;
-                            }
-                            float dot = uintBitsToFloat(words0[3]);
-                            uint i = own3, j = min(block + e, length_k - 1u);
-                            float t2 = mul(dot, 0.2236068);
-                            float t3 = in7[base_in7 + h * 13u + j];
-                            float t4 = add(t2, t3);
-                            float s = t4;
-                            live = live && floatBitsToUint(s) != 0xff800000u;
-                            float p = mul(exp_(sub(s, peak)), inverse);
-                            p3 = live ? min(floatBitsToUint(p), DEAD - 1u) : DEAD;
-                            whole = whole && live;
-                            some3 = some3 || live;
-                        }
-                        pairs[e][ty] = uvec4(p0, p1, p2, p3);
+                        float dot = s0[u];
+                        uint i = own0, j = min(block + e, length_k - 1u);
+                        float t2 = mul(dot, 0.2236068);
+                        float t3 = in7[base_in7 + h * 13u + j];
+                        float t4 = add(t2, t3);
+                        float score = t4;
+                        live = live && floatBitsToUint(score) != 0xff800000u;
+                        float p = mul(exp_(sub(score, peak)), inverse);
+                        p0[u] = live ? min(floatBitsToUint(p), DEAD - 1u) : DEAD;
+                        whole = whole && live;
+                        some0 = some0 || live;
                     }
-                    if (!whole) last_dead = turn;
-                    if (some0) row_live[((ty) * 4u + 0u)] = turn;
-                    if (some1) row_live[((ty) * 4u + 1u)] = turn;
-                    if (some2) row_live[((ty) * 4u + 2u)] = turn;
-                    if (some3) row_live[((ty) * 4u + 3u)] = turn;
-}
-                [[dont_unroll]] for (uint first = 0u; first < 128u; first += 128u) {
-                    float next_own[4], next_other[32], past_own = ZERO, past_other = NEGATIVE_ZERO;
+                    {
+                        float peak = row_peak[ty][1], inverse = row_inverse[ty][1];
+                        bool live = block + e < length_k;
+                        {
+                            uint i = own1, j = min(block + e, length_k - 1u);
+                            bool t5 = (in8[base_in8 + h * 13u + j] != 0u);
+                            int t6 = int(j);
+                            int t7 = int(i);
+                            int t9 = (t7 + 4);
+                            bool t10 = (t6 <= t9);
+                            bool t11 = (t5 && t10);
+                            live = live && t11;
+                        }
+                        float dot = s1[u];
+                        uint i = own1, j = min(block + e, length_k - 1u);
+                        float t2 = mul(dot, 0.2236068);
+                        float t3 = in7[base_in7 + h * 13u + j];
+                        float t4 = add(t2, t3);
+                        float score = t4;
+                        live = live && floatBitsToUint(score) != 0xff800000u;
+                        float p = mul(exp_(sub(score, peak)), inverse);
+                        p1[u] = live ? min(floatBitsToUint(p), DEAD - 1u) : DEAD;
+                        whole = whole && live;
+                        some1 = some1 || live;
+                    }
+                    {
+                        float peak = row_peak[ty][2], inverse = row_inverse[ty][2];
+                        bool live = block + e < length_k;
+                        {
+                            uint i = own2, j = min(block + e, length_k - 1u);
+                            bool t5 = (in8[base_in8 + h * 13u + j] != 0u);
+                            int t6 = int(j);
+                            int t7 = int(i);
+                            int t9 = (t7 + 4);
+                            bool t10 = (t6 <= t9);
+                            bool t11 = (t5 && t10);
+                            live = live && t11;
+                        }
+                        float dot = s2[u];
+                        uint i = own2, j = min(block + e, length_k - 1u);
+                        float t2 = mul(dot, 0.2236068);
+                        float t3 = in7[base_in7 + h * 13u + j];
+                        float t4 = add(t2, t3);
+                        float score = t4;
+                        live = live && floatBitsToUint(score) != 0xff800000u;
+                        float p = mul(exp_(sub(score, peak)), inverse);
+                        p2[u] = live ? min(floatBitsToUint(p), DEAD - 1u) : DEAD;
+                        whole = whole && live;
+                        some2 = some2 || live;
+                    }
+                    {
+                        float peak = row_peak[ty][3], inverse = row_inverse[ty][3];
+                        bool live = block + e < length_k;
+                        {
+                            uint i = own3, j = min(block + e, length_k - 1u);
+                            bool t5 = (in8[base_in8 + h * 13u + j] != 0u);
+                            int t6 = int(j);
+                            int t7 = int(i);
+                            int t9 = (t7 + 4);
+                            bool t10 = (t6 <= t9);
+                            bool t11 = (t5 && t10);
+                            live = live && t11;
+                        }
+                        float dot = s3[u];
+                        uint i = own3, j = min(block + e, length_k - 1u);
+                        float t2 = mul(dot, 0.2236068);
+                        float t3 = in7[base_in7 + h * 13u + j];
+                        float t4 = add(t2, t3);
+                        float score = t4;
+                        live = live && floatBitsToUint(score) != 0xff800000u;
+                        float p = mul(exp_(sub(score, peak)), inverse);
+                        p3[u] = live ? min(floatBitsToUint(p), DEAD - 1u) : DEAD;
+                        whole = whole && live;
+                        some3 = some3 || live;
+                    }
+                }
+                if (some0) row_live[((ty) * 4u + 0u)] = turn;
+                if (some1) row_live[((ty) * 4u + 1u)] = turn;
+                if (some2) row_live[((ty) * 4u + 2u)] = turn;
+                if (some3) row_live[((ty) * 4u + 3u)] = turn;
+                if (!whole) last_dead = turn;
+                {
+                    float next_own[2], next_other[16], past_own = ZERO, past_other = NEGATIVE_ZERO;
                     float d0_0 = ZERO, d0_1 = ZERO, d0_2 = ZERO, d0_3 = ZERO, d0_4 = ZERO, d0_5 = ZERO, d0_6 = ZERO, d0_7 = ZERO;
                     float d1_0 = ZERO, d1_1 = ZERO, d1_2 = ZERO, d1_3 = ZERO, d1_4 = ZERO, d1_5 = ZERO, d1_6 = ZERO, d1_7 = ZERO;
                     float d2_0 = ZERO, d2_1 = ZERO, d2_2 = ZERO, d2_3 = ZERO, d2_4 = ZERO, d2_5 = ZERO, d2_6 = ZERO, d2_7 = ZERO;
                     float d3_0 = ZERO, d3_1 = ZERO, d3_2 = ZERO, d3_3 = ZERO, d3_4 = ZERO, d3_5 = ZERO, d3_6 = ZERO, d3_7 = ZERO;
-                    [[unroll]] for (uint u = 0u; u < 4u; ++u) {
-                        uint c = 0u + lid % 8u + u / 2u * 8u;
-                        uint row = lid / 8u + u % 2u * 8u;
+                    [[unroll]] for (uint u = 0u; u < 2u; ++u) {
+                        uint c = 0u + lid % 8u, row = lid / 8u + u * 8u;
                         uint at = base_in3 + h * 6u + (start_q + min(first_row + row, length_q - 1u)) * 24u;
                         bool inside = c < 6u;
                         c = min(c, 5u);
                         float value = in3[at + c * 1u];
                         next_own[u] = inside ? value : past_own;
                     }
-                    [[unroll]] for (uint u = 0u; u < 32u; ++u) {
-                        uint c = 0u + lid % 8u + u / 16u * 8u;
-                        uint row = lid / 32u + u % 8u * 2u + lid / 8u % 4u * 16u + u / 8u % 2u * 64u;
-                        uint at = base_in2 + key_head * 6u + (start_k + min(block + first + row, length_k - 1u)) * 12u;
+                    [[unroll]] for (uint u = 0u; u < 16u; ++u) {
+                        uint c = 0u + lid % 8u, row = lid / 32u + u % 8u * 2u + lid / 8u % 4u * 16u + u / 8u * 64u;
+                        uint at = base_in2 + key_head * 6u + (start_k + min(block + row, length_k - 1u)) * 12u;
                         bool inside = c < 6u;
                         c = min(c, 5u);
                         float value = in2[at + c * 1u];
                         next_other[u] = inside ? value : past_other;
                     }
-                    [[dont_unroll]] for (uint from = 0u; from < 6u; from += 16u) {
-                        barrier();
-                        [[unroll]] for (uint u = 0u; u < 4u; ++u) {
-                            uint row = lid / 8u + u % 2u * 8u;
-                            own_stage[lid % 8u + u / 2u * 8u][row / 4u][row % 4u] = next_own[u];
+                    barrier();
+                    [[dont_unroll]] for (uint from = 0u; from < 6u; from += 8u) {
+                        uint own_stage = from % 16u * 5u, other_stage = 80u + from % 16u * 33u;
+                        [[unroll]] for (uint u = 0u; u < 2u; ++u) {
+                            uint row = lid / 8u + u * 8u;
+                            pairs[own_stage + lid % 8u * 5u + row / 4u][row % 4u] = floatBitsToUint(next_own[u]);
                         }
-                        [[unroll]] for (uint u = 0u; u < 32u; ++u)
-                            other_stage[lid % 8u + u / 16u * 8u][u / 8u % 2u * 16u + lid / 32u + u % 8u * 2u][lid / 8u % 4u] = next_other[u];
+                        [[unroll]] for (uint u = 0u; u < 16u; ++u)
+                            pairs[other_stage + lid % 8u * 33u + u / 8u * 16u + lid / 32u + u % 8u * 2u][lid / 8u % 4u] = floatBitsToUint(next_other[u]);
                         barrier();
-                        if (from + 16u < 6u) {
-                            [[unroll]] for (uint u = 0u; u < 4u; ++u) {
-                                uint c = from + 16u + lid % 8u + u / 2u * 8u;
-                                uint row = lid / 8u + u % 2u * 8u;
+                        if (from + 8u < 6u) {
+                            [[unroll]] for (uint u = 0u; u < 2u; ++u) {
+                                uint c = from + 8u + lid % 8u, row = lid / 8u + u * 8u;
                                 uint at = base_in3 + h * 6u + (start_q + min(first_row + row, length_q - 1u)) * 24u;
                                 bool inside = c < 6u;
                                 c = min(c, 5u);
                                 float value = in3[at + c * 1u];
                                 next_own[u] = inside ? value : past_own;
                             }
-                            [[unroll]] for (uint u = 0u; u < 32u; ++u) {
-                                uint c = from + 16u + lid % 8u + u / 16u * 8u;
-                                uint row = lid / 32u + u % 8u * 2u + lid / 8u % 4u * 16u + u / 8u % 2u * 64u;
-                                uint at = base_in2 + key_head * 6u + (start_k + min(block + first + row, length_k - 1u)) * 12u;
+                            [[unroll]] for (uint u = 0u; u < 16u; ++u) {
+                                uint c = from + 8u + lid % 8u, row = lid / 32u + u % 8u * 2u + lid / 8u % 4u * 16u + u / 8u * 64u;
+                                uint at = base_in2 + key_head * 6u + (start_k + min(block + row, length_k - 1u)) * 12u;
                                 bool inside = c < 6u;
                                 c = min(c, 5u);
                                 float value = in2[at + c * 1u];
                                 next_other[u] = inside ? value : past_other;
                             }
                         }
-                        [[unroll]] for (uint c = 0u; c < 16u; ++c) {
-                            vec4 y0 = own_stage[c][ty];
-                            vec4 x0 = other_stage[c][tx];
-                            vec4 x1 = other_stage[c][16u + tx];
+                        [[unroll]] for (uint c = 0u; c < 8u; ++c) {
+                            vec4 y0 = uintBitsToFloat(pairs[own_stage + c * 5u + ty]);
+                            vec4 x0 = uintBitsToFloat(pairs[other_stage + c * 33u + tx]), x1 = uintBitsToFloat(pairs[other_stage + c * 33u + 16u + tx]);
                             d0_0 = add(d0_0, mul(y0[0], x0[0]));
                             d0_1 = add(d0_1, mul(y0[0], x0[1]));
                             d0_2 = add(d0_2, mul(y0[0], x0[2]));
@@ -434,50 +421,44 @@ bool fresh0 = true, fresh1 = true, fresh2 = true, fresh3 = true;
                             d3_7 = add(d3_7, mul(y0[3], x1[3]));
                         }
                     }
-                    float slopes0[8];
                     slopes0[0] = d0_0; slopes0[1] = d0_1; slopes0[2] = d0_2; slopes0[3] = d0_3; slopes0[4] = d0_4; slopes0[5] = d0_5; slopes0[6] = d0_6; slopes0[7] = d0_7;
-                    float slopes1[8];
                     slopes1[0] = d1_0; slopes1[1] = d1_1; slopes1[2] = d1_2; slopes1[3] = d1_3; slopes1[4] = d1_4; slopes1[5] = d1_5; slopes1[6] = d1_6; slopes1[7] = d1_7;
-                    float slopes2[8];
                     slopes2[0] = d2_0; slopes2[1] = d2_1; slopes2[2] = d2_2; slopes2[3] = d2_3; slopes2[4] = d2_4; slopes2[5] = d2_5; slopes2[6] = d2_6; slopes2[7] = d2_7;
-                    float slopes3[8];
                     slopes3[0] = d3_0; slopes3[1] = d3_1; slopes3[2] = d3_2; slopes3[3] = d3_3; slopes3[4] = d3_4; slopes3[5] = d3_5; slopes3[6] = d3_6; slopes3[7] = d3_7;
-                    [[unroll]] for (uint u = 0u; u < 8u; ++u) {
-                        uint e = first + tx + 16u * u, ds0, ds1, ds2, ds3;
-                        uvec4 words0 = pairs[e][ty];
-                        {
-                            float delta = row_delta[ty][0];
-                            float g = mul(uintBitsToFloat(words0[0]), sub(slopes0[u], delta));
-                            uint i = own0, j = min(block + e, length_k - 1u);
-                            float t13 = mul(g, 0.2236068);
-                            g = t13;
-                            ds0 = words0[0] == DEAD ? DEAD : min(floatBitsToUint(g), DEAD - 1u);
-                        }
-                        {
-                            float delta = row_delta[ty][1];
-                            float g = mul(uintBitsToFloat(words0[1]), sub(slopes1[u], delta));
-                            uint i = own1, j = min(block + e, length_k - 1u);
-                            float t13 = mul(g, 0.2236068);
-                            g = t13;
-                            ds1 = words0[1] == DEAD ? DEAD : min(floatBitsToUint(g), DEAD - 1u);
-                        }
-                        {
-                            float delta = row_delta[ty][2];
-                            float g = mul(uintBitsToFloat(words0[2]), sub(slopes2[u], delta));
-                            uint i = own2, j = min(block + e, length_k - 1u);
-                            float t13 = mul(g, 0.2236068);
-                            g = t13;
-                            ds2 = words0[2] == DEAD ? DEAD : min(floatBitsToUint(g), DEAD - 1u);
-                        }
-                        {
-                            float delta = row_delta[ty][3];
-                            float g = mul(uintBitsToFloat(words0[3]), sub(slopes3[u], delta));
-                            uint i = own3, j = min(block + e, length_k - 1u);
-                            float t13 = mul(g, 0.2236068);
-                            g = t13;
-                            ds3 = words0[3] == DEAD ? DEAD : min(floatBitsToUint(g), DEAD - 1u);
-                        }
-                        pairs[e][ty] = uvec4(ds0, ds1, ds2, ds3);
+                }
+                [[unroll]] for (uint u = 0u; u < 8u; ++u) {
+                    uint e = tx + 16u * u;
+                    {
+                        float delta = row_delta[ty][0];
+                        float g = mul(uintBitsToFloat(p0[u]), sub(slopes0[u], delta));
+                        uint i = own0, j = min(block + e, length_k - 1u);
+                        float t13 = mul(g, 0.2236068);
+                        g = t13;
+                        ds0[u] = p0[u] == DEAD ? DEAD : min(floatBitsToUint(g), DEAD - 1u);
+                    }
+                    {
+                        float delta = row_delta[ty][1];
+                        float g = mul(uintBitsToFloat(p1[u]), sub(slopes1[u], delta));
+                        uint i = own1, j = min(block + e, length_k - 1u);
+                        float t13 = mul(g, 0.2236068);
+                        g = t13;
+                        ds1[u] = p1[u] == DEAD ? DEAD : min(floatBitsToUint(g), DEAD - 1u);
+                    }
+                    {
+                        float delta = row_delta[ty][2];
+                        float g = mul(uintBitsToFloat(p2[u]), sub(slopes2[u], delta));
+                        uint i = own2, j = min(block + e, length_k - 1u);
+                        float t13 = mul(g, 0.2236068);
+                        g = t13;
+                        ds2[u] = p2[u] == DEAD ? DEAD : min(floatBitsToUint(g), DEAD - 1u);
+                    }
+                    {
+                        float delta = row_delta[ty][3];
+                        float g = mul(uintBitsToFloat(p3[u]), sub(slopes3[u], delta));
+                        uint i = own3, j = min(block + e, length_k - 1u);
+                        float t13 = mul(g, 0.2236068);
+                        g = t13;
+                        ds3[u] = p3[u] == DEAD ? DEAD : min(floatBitsToUint(g), DEAD - 1u);
                     }
                 }
                 {
@@ -493,7 +474,14 @@ bool fresh0 = true, fresh1 = true, fresh2 = true, fresh3 = true;
                     }
                     [[dont_unroll]] for (uint from = begin; from < stop; from += 16u) {
                         barrier();
-                        [[unroll]] for (uint u = 0u; u < 16u; ++u) other_stage[lid / 64u + u * 1u][lid % 64u / 4u][lid % 4u] = next_rows[u];
+                        if (from == begin || from == 64u) {  // the next half of the block
+                            bool upper = from >= 64u;
+                            pairs[(tx + 0u) * 5u + ty] = uvec4(upper ? ds0[4] : ds0[0], upper ? ds1[4] : ds1[0], upper ? ds2[4] : ds2[0], upper ? ds3[4] : ds3[0]);
+                            pairs[(tx + 16u) * 5u + ty] = uvec4(upper ? ds0[5] : ds0[1], upper ? ds1[5] : ds1[1], upper ? ds2[5] : ds2[1], upper ? ds3[5] : ds3[1]);
+                            pairs[(tx + 32u) * 5u + ty] = uvec4(upper ? ds0[6] : ds0[2], upper ? ds1[6] : ds1[2], upper ? ds2[6] : ds2[2], upper ? ds3[6] : ds3[2]);
+                            pairs[(tx + 48u) * 5u + ty] = uvec4(upper ? ds0[7] : ds0[3], upper ? ds1[7] : ds1[3], upper ? ds2[7] : ds2[3], upper ? ds3[7] : ds3[3]);
+                        }
+                        [[unroll]] for (uint u = 0u; u < 16u; ++u) row_stage[lid / 64u * 16u + u * 16u + lid % 64u / 4u][lid % 4u] = next_rows[u];
                         barrier();
                         if (from + 16u < stop) {
                             [[unroll]] for (uint u = 0u; u < 16u; ++u) {
@@ -504,8 +492,8 @@ bool fresh0 = true, fresh1 = true, fresh2 = true, fresh3 = true;
                         }
                         if (last_dead != turn)
                         [[unroll]] for (uint e = 0u; e < 16u; ++e) {
-                            uvec4 words0 = pairs[from + e][ty];
-                            vec4 x = other_stage[e][tx];
+                            uvec4 words0 = pairs[(from % 64u + e) * 5u + ty];
+                            vec4 x = row_stage[e * 16u + tx];
                             float w0 = uintBitsToFloat(words0[0]);
                             sum0_0 = add(sum0_0, mul(w0, x[0]));
                             sum0_1 = add(sum0_1, mul(w0, x[1]));
@@ -529,8 +517,8 @@ bool fresh0 = true, fresh1 = true, fresh2 = true, fresh3 = true;
                         }
                         else
                         [[dont_unroll]] for (uint e = 0u; e < 16u; ++e) {
-                            uvec4 words0 = pairs[from + e][ty];
-                            vec4 x = other_stage[e][tx];
+                            uvec4 words0 = pairs[(from % 64u + e) * 5u + ty];
+                            vec4 x = row_stage[e * 16u + tx];
                             float w0 = uintBitsToFloat(words0[0]);
                             bool live0 = words0[0] != DEAD;
                             { float more = add(sum0_0, mul(w0, x[0])); sum0_0 = live0 ? more : sum0_0; }
@@ -586,7 +574,7 @@ bool fresh0 = true, fresh1 = true, fresh2 = true, fresh3 = true;
                         { float old = dq3_3; float both = add(old, sum3_3); both = fresh3 ? sum3_3 : both; dq3_3 = some ? both : old; }
                     }
                 }
-fresh0 = fresh0 && row_live[((ty) * 4u + 0u)] != turn; fresh1 = fresh1 && row_live[((ty) * 4u + 1u)] != turn; fresh2 = fresh2 && row_live[((ty) * 4u + 2u)] != turn; fresh3 = fresh3 && row_live[((ty) * 4u + 3u)] != turn; 
+                fresh0 = fresh0 && row_live[((ty) * 4u + 0u)] != turn; fresh1 = fresh1 && row_live[((ty) * 4u + 1u)] != turn; fresh2 = fresh2 && row_live[((ty) * 4u + 2u)] != turn; fresh3 = fresh3 && row_live[((ty) * 4u + 3u)] != turn; 
             }
             if (first_row + ((ty) * 4u + 0u) < length_q) {
                 uint at = base_out0 + ((b * queries + own0) * 4u + h) * 20u + tx * 4u;
@@ -616,7 +604,7 @@ fresh0 = fresh0 && row_live[((ty) * 4u + 0u)] != turn; fresh1 = fresh1 && row_li
                 if (tx * 4u + 2u < 20u) out0[at + 2u] = dq3_2;
                 if (tx * 4u + 3u < 20u) out0[at + 3u] = dq3_3;
             }
-barrier();
+            barrier();
         }
     }
 }

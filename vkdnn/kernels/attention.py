@@ -48,8 +48,7 @@ RESULTS = {
     "keys": ("dk", "dv"),
     "pairs": ("dot", "g", "live"),
 }
-TILES = ((128, 8, 4), (256, 4, 8), (128, 8, 8), (128, 4, 8), (64, 8, 4), (64, 4, 8))
-"""Of tiles: invocations, rows that one of them holds and others that it meets at a time; the best first."""
+TILES = (256, 128, 64)  # invocations of a tile; each holds four rows
 _SUMMED = {"forward": "v", "queries": "k", "keys": "kv"}  # widths of the rows that a role sums up
 _PLAIN = 12  # float operations of a body up to which loops over it are unrolled
 _PRIVATE_WORDS = 1536  # about what an invocation of a software device keeps close by
@@ -117,7 +116,7 @@ class AttentionSchedule:
 
     ``together``: the workgroup is one subgroup, whose invocations load the others' elements for all, each a different
     one. ``tiled``: a workgroup of 16 by lanes / 16 invocations stages columns of its rows and of the others, and the
-    scores of a block, in shared memory; ``rows`` and ``step`` are multiples of 4. ``unroll``: inner loops are unrolled.
+    half the scores of a block, in shared memory; ``rows`` is a multiple of 4. ``unroll``: inner loops are unrolled.
     """
 
     lanes: int
@@ -211,14 +210,16 @@ class AttentionSpec(KernelSpec):
         widths = {"k": self.key_width, "v": self.value_width}
         columns = sum(4 * -(-widths[letter] // 64) for letter in _SUMMED[self.role])
 
-        def fits(lanes: int, rows: int, step: int) -> bool:
-            across = lanes * rows // 64 + 1  # vectors over the tile's rows, and one to spare
-            words = 4 * (144 * across + 16 * (4 * step + 1) + 4 * across) + (3 * 128 if self.role == "keys" else 0)
+        def fits(lanes: int) -> bool:
+            across = lanes // 16 + 1  # vectors over the tile's rows, and one to spare
+            words = 4 * (max(64 * across, 16 * (across + 33)) + 256 + 5 * across) + (384 if self.role == "keys" else 0)
             wide = 2 if max(widths.values()) > 128 else 1
-            return 4 * words <= target.shared_bytes and rows * (columns + step * wide) <= 128
+            return 4 * words <= target.shared_bytes and columns + 8 * wide <= 32
 
+        # Gradients need so many registers that fewer invocations leave more workgroups on a processor.
+        preferred = TILES if self.role == "forward" else (128, 256, 64)
         unroll = not target.software
-        return tuple(AttentionSchedule(*tile, tiled=True, unroll=unroll) for tile in TILES if fits(*tile))
+        return tuple(AttentionSchedule(n, 4, 8, tiled=True, unroll=unroll) for n in preferred if fits(n))
 
     def groups(self, sizes: tuple[int, ...], schedule: Schedule) -> Groups:
         batches, queries, keys, _ = sizes
