@@ -32,8 +32,8 @@ _LEAST_DIGITS = 4
 _HEADER_BYTES = 8192
 _MOST_HEADER_BYTES = 1 << 20
 _BAR_SECONDS = 2.0
-# Columns that are never cut.
-_FIXED = set(",key,size,age,used,took,sizes,launches,default ms,ms,gain,quartiles,runs".split(","))
+# Columns that are never cut: those of the store, and of tunings.
+_FIXED = {"", "key", "size", "age", "used", "took", "sizes"} | {"launches", "default ms", "ms", "gain", "runs"}
 _WIDTH = 160  # of tables that no terminal shows
 _LISTED = 10  # keys that an ambiguous prefix lists
 
