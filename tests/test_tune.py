@@ -488,10 +488,21 @@ def test_the_command_tunes_lists_explains_and_clears(store, tmp_path, monkeypatc
 
 
 def test_the_command_tunes_a_training_step(store, monkeypatch):
-    monkeypatch.setattr(tune, "race", lambda device, task, legal, *_: made(task, legal[0], legal))
-    tiny = ("--layers", "1", "--width", "16", "--heads", "2", "--batch", "2", "--length", "16")
-    found = told("rapt", *tiny, "--json")
-    assert len(found["kernels"]) > 20 and max(k["launches"] for k in found["kernels"]) > 1
+    class Step:
+        """Stands for the trainer of a model that has one kernel."""
+
+        def __init__(self, job, corpus, device, levers):
+            assert (job.model, job.config.layers, job.batch, job.length) == ("rapt", 1, 2, 16)
+            self.x = vk.array(X, device=device)
+
+        def step(self):
+            softmax(self.x).numpy()
+
+    monkeypatch.setattr("vkdnn.cli.tune.Trainer", Step)
+    command = ("rapt", "--layers", "1", "--batch", "2", "--length", "16", "--seconds", "5")
+    (kernel,) = told(*command, "--json")["kernels"]
+    assert (kernel["family"], kernel["launches"], kernel["sizes"]) == ("FoldSpec", 1, [40])
+    assert "tuned 0 kernels" in told(*command)
 
 
 @pytest.mark.parametrize(
