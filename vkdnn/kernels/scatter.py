@@ -114,7 +114,8 @@ class ScatterSpec(KernelSpec):
             "rank": [ScatterSchedule(lanes, shared=True)] if largest(self.shape.block) <= STAGED else [],
             "offset": [ScatterSchedule(256, shared=True)],
             "start": [ScatterSchedule(256, shared=True)],
-            "sum": [ScatterSchedule(128, 4 if largest(self.shape.width) >= 4 else 1, 16)],
+            # Compilers of software devices take long over unrolled loops.
+            "sum": [ScatterSchedule(128, 4 if largest(self.shape.width) >= 4 else 1, 4 if target.software else 16)],
         }.get(self.stage, [])
         return (plain, *found) if target.software else (*found, plain)
 
