@@ -276,4 +276,7 @@ DEEP = [
     Case(lengths=(130, 3), widths=(256, 512), group=1),
     Case("window", dropout=0.3, lengths=(300, 300), widths=(64, 64), group=8),
     Case(layout="THD", batches=9, lengths=(40, 140), group=3),
+    # Few queries, whose blocks of keys are computed side by side.
+    Case("position", "softcap", sinks=True, lengths=(1, 300), widths=(128, 128), group=4),
+    Case("causal window", dropout=0.3, lengths=(3, 450), widths=(140, 130), group=1),
 ]
