@@ -254,6 +254,35 @@ def test_no_schedule_changes_a_bit_of_decayed_scans(both, monkeypatch, number):
         both(function, k, v, p, r, b0, bounds)
 
 
+def only(monkeypatch, family, fits):
+    """Of a family the first schedule that fits, where there is one."""
+    original = family.schedules
+
+    def schedules(spec, target):
+        offered = original(spec, target)
+        return tuple(filter(fits, offered))[:1] or offered
+
+    monkeypatch.setattr(family, "schedules", schedules)
+
+
+@pytest.mark.parametrize(("tokens", "columns", "decay"), [(21, 32, 1.0), (8, 5, 0.9)])
+def test_columns_in_parts_have_the_same_bits(both, monkeypatch, tokens, columns, decay):
+    only(monkeypatch, scan.ScanSpec, lambda schedule: schedule.parts)
+    k, v, p, _, _, b0 = inputs(2, tokens, 1, columns, 34)
+    k[:, :2], p[:, 1] = -0.0, 0.0
+    bounds = boundaries(2, tokens) if decay == 1 else None
+
+    def function(k, v, p, b0):
+        def loss(v, b0):
+            results = scan_prefix_outer(k, v, p, None, None, b0, boundary=bounds, decay=decay)
+            return vk.sum(results.bp) + vk.sum(results.b), results
+
+        (_, results), gradients = vk.value_and_grad(loss, (0, 1), has_aux=True)(v, b0)
+        return [results.bp, results.b, *gradients]
+
+    both(function, k, v, p, b0)
+
+
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_family_offers_two_schedules_in_its_limits(order):
     for step in steps(order):

@@ -24,7 +24,7 @@ from vkdnn.codegen import glsl
 from vkdnn.dtypes import DType, float32
 from vkdnn.ir import build
 from vkdnn.ir.body import Affine
-from vkdnn.ir.dims import minimum
+from vkdnn.ir.dims import minimum, same
 from vkdnn.ir.node import Node
 from vkdnn.kernels.base import MAX_GROUPS, Array, Cost, Groups, KernelSpec, Operand, Results, Target, group_count
 from vkdnn.kernels.expr import decompose
@@ -155,18 +155,8 @@ class ProductSpec(KernelSpec):
         batch = (sizes[0], self.chunks, self.heads)
         scores = operand(inputs, self.scores, (*batch, self.rows, self.inner))
         u = operand(inputs, self.u, (*batch, self.inner, self.columns))
-        low, high = (
-            x if x is None else x[:, :, None]
-            for x in (operand(inputs, at, (*batch[:2], self.rows)) for at in (self.low, self.high))
-        )
-        t = np.arange(self.rows)
-        first = t if self.direction == "reverse" else 0 if low is None else low
-        stop = t + 1 if self.direction == "forward" else self.inner if high is None else high
-        total = np.zeros((*batch, self.rows, self.columns), np.float32)
-        for i in range(self.inner):
-            seen = np.broadcast_to((first <= i) & (i < stop), scores.shape[:-1])[..., None]
-            added = basic.add(total, basic.mul(scores[..., i, None], u[..., i, None, :]))
-            total = np.where(seen, added, total)
+        low, high = (operand(inputs, at, (*batch[:2], self.rows)) for at in (self.low, self.high))
+        total = masked_sums(scores, u, self.direction, low, high)
         outputs[0].reshape(*batch[:2], self.rows, self.heads, self.columns)[:] = np.swapaxes(total, 2, 3)
 
     def cost(self, sizes: tuple[int, ...]) -> Cost:
@@ -174,6 +164,20 @@ class ProductSpec(KernelSpec):
         pairs = self.rows * (self.rows + 1) // 2 if self.rows > 1 else self.inner
         words = self.rows * self.inner + (self.inner + self.rows) * self.columns
         return Cost(2 * batch * pairs * self.columns, 4 * batch * words)
+
+
+def masked_sums(scores: Array, u: Array, direction: str, low: Array | None, high: Array | None) -> Array:
+    """[B, C, H, M, R]: scores [B, C, H, M, N] times u [B, C, H, N, R], over what each row sees (limits [B, C, M])."""
+    low, high = (x if x is None else x[:, :, None] for x in (low, high))
+    t = np.arange(scores.shape[-2])
+    first = t if direction == "reverse" else 0 if low is None else low
+    stop = t + 1 if direction == "forward" else scores.shape[-1] if high is None else high
+    total = np.zeros((*scores.shape[:-1], u.shape[-1]), np.float32)
+    for i in range(scores.shape[-1]):
+        seen = np.broadcast_to((first <= i) & (i < stop), scores.shape[:-1])[..., None]
+        added = basic.add(total, basic.mul(scores[..., i, None], u[..., i, None, :]))
+        total = np.where(seen, added, total)
+    return total
 
 
 def build_product(
@@ -218,6 +222,10 @@ def states(sums: Node, initial: Node | None, drops: Node | None, reverse: bool) 
     state instead of being added. ``reverse`` visits chunks from the last; "before" means in the order
     visited.
     """
+    if sums.kind == "permute" and sums.attrs == ((0, 1, 2, 4, 3),):  # the states lie as their sums do
+        initial = None if initial is None else build.permute(initial, (0, 1, 3, 2))
+        before, after = states(sums.args[0], initial, drops, reverse)
+        return [build.permute(before, (0, 1, 2, 4, 3)), build.permute(after, (0, 1, 3, 2))]
     given = tuple(x for x in (initial, drops) if x is not None)
     parameters = StatesCall(reverse, initial is not None, drops is not None)
     final = (sums.shape[0], *sums.shape[2:])
@@ -226,9 +234,12 @@ def states(sums: Node, initial: Node | None, drops: Node | None, reverse: bool) 
 
 @dataclass(frozen=True)
 class StatesSchedule:
-    """Invocations a workgroup; each has one element of the state."""
+    """Invocations a workgroup, each of which has one element of the state, and chunks whose sums it loads at a time:
+    several hide the time that memory takes.
+    """
 
     invocations: int = 64
+    ahead: int = 1
 
 
 @dataclass(frozen=True)
@@ -264,7 +275,8 @@ class StatesSpec(KernelSpec):
         )
 
     def schedules(self, target: Target) -> tuple[StatesSchedule, ...]:
-        return (StatesSchedule(64), StatesSchedule(128))
+        single, several = StatesSchedule(64), StatesSchedule(128, 8)
+        return (single, several) if target.software else (several, single)
 
     def groups(self, sizes: tuple[int, ...], schedule: StatesSchedule) -> Groups:
         return (group_count(sizes[0], schedule.invocations), 1, 1)
@@ -277,6 +289,8 @@ class StatesSpec(KernelSpec):
             "local_size": (schedule.invocations, 1),
             "coordinates": lines,
             "chunks": self.chunks,
+            "ahead": schedule.ahead,
+            "ragged": not same(self.chunks % schedule.ahead, 0),
             "elements": math.prod(self.state),
             "reverse": self.reverse,
             "sum": f"in0[{glsl.affine(self.sums, ['b', 'chunk', *element], 'base_in0')}]",
