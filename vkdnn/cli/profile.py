@@ -32,13 +32,13 @@ from vkdnn.train import MODELS, Trainer, sample_text
 EXAMPLES = """\
 [bold]Examples[/]
 
-  vkdnn profile rapt                          a training step of vkdnn train's model
+  vkdnn profile rapt                       a training step of vkdnn train
 
-  vkdnn profile rapt --layers 8 --width 512 --heads 8 --order chunked --batch 16 --length 1024
+  vkdnn profile rapt --layers 8 --width 512 --heads 8 --order chunked
 
-  vkdnn profile gpt --layers 4 --trace step.json      and a file for ui.perfetto.dev
+  vkdnn profile gpt --trace step.json      also a file for ui.perfetto.dev
 
-  vkdnn profile attention --device 0          an operation, on small arrays
+  vkdnn profile attention --device 0       an operation, on small arrays
 
   vkdnn profile my_model:forward --shape x=8,512"""
 
