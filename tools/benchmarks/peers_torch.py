@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 RUNS, SETTLE, LOAD = 10, 0.5, 0.5  # seconds of calls, and of other work just before those that count
-HELPERS = 12
+HELPERS, MOST_AHEAD = 12, 150.0  # processes and seconds for compiling ahead
 Call = Callable[[], Any]
 Sizes = dict[str, Any]
 
@@ -127,7 +127,10 @@ def _compile_ahead(job: list[Any]) -> None:
         process.stdin.close()
         processes.append(process)
     for process in processes:
-        process.wait()
+        try:
+            process.wait(max(0.0, begun + MOST_AHEAD - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
     took = time.monotonic() - begun
     print(f"candidates of flash-linear-attention compiled by {helpers} processes in {took:.0f} s", file=sys.stderr)
 
