@@ -14,6 +14,7 @@
 #endif
 float ZERO = uintBitsToFloat(ZERO_BITS);
 float NEGATIVE_ZERO = uintBitsToFloat(0x80000000u | ZERO_BITS);
+float ONE = uintBitsToFloat(0x3f800000u | ZERO_BITS);  // and one that no compiler drops from a product
 const uint NAN_BITS = 0x7fc00000u;
 float veiled(float x) { return uintBitsToFloat(floatBitsToUint(x) | ZERO_BITS); }  // x, which may be a known zero
 
@@ -36,7 +37,11 @@ uint flush_bits(uint u) {
     return (u & 0x7f800000u) == 0u ? sign : u;
 }
 float flush(float x) { return uintBitsToFloat(flush_bits(floatBitsToUint(x))); }
+#ifdef VKDNN_SUBNORMALS_SOFTWARE
 float bits_to_float(uint u) { return uintBitsToFloat(flush_bits(u) | ZERO_BITS); }
+#else
+float bits_to_float(uint u) { return uintBitsToFloat(u) * ONE; }  // a product flushes, in one instruction
+#endif
 float bits_to_float(int i) { return bits_to_float(uint(i)); }
 float bits_to_float(float x) { return x; }
 
@@ -204,7 +209,14 @@ int order_key(float x, int of_nan) {
 }
 bool is_less(float a, float b) { return order_key(a, 0x7fffffff) < order_key(b, -0x7fffffff); }
 bool is_less_equal(float a, float b) { return order_key(a, 0x7fffffff) <= order_key(b, -0x7fffffff); }
-bool is_equal(float a, float b) { return order_key(a, 0x7fffffff) == order_key(b, -0x7fffffff); }
+bool is_equal(float a, float b) {
+    uint ua = floatBitsToUint(a), ub = floatBitsToUint(b);
+    bool same = ua == ub, number = (ua & 0x7fffffffu) <= 0x7f800000u, zeros = ((ua | ub) & 0x7fffffffu) == 0u;
+    bool equal = same && number;
+    return equal || zeros;
+}
+// The bits of x are from low to high: of comparisons with constants.
+bool is_within(float x, uint low, uint high) { return floatBitsToUint(x) - low <= high - low; }
 
 // NaN if either is NaN; -0 below +0.
 float maximum(float a, float b) {
@@ -220,6 +232,17 @@ float minimum(float a, float b) {
     smaller = a == b ? same : smaller;
     bool nan = max(magnitude_bits(a), magnitude_bits(b)) > 0x7f800000u;
     return uintBitsToFloat(nan ? NAN_BITS : smaller);
+}
+
+// Keys that ascend with x, -0 below +0, -inf at 0 and NaN at the top: as integers all folds of extremes are exact.
+uint order_of(float x) {
+    int i = floatBitsToInt(x);
+    return (uint(i) ^ (uint(i >> 31) | 0x80000000u)) - 0x007fffffu;
+}
+uint order_of_negative(float x) { return order_of(-x); }
+float of_order(uint key) {
+    uint u = key + 0x007fffffu, positive = u ^ 0x80000000u, negative = ~u;
+    return uintBitsToFloat((u >> 31) != 0u ? positive : negative);
 }
 
 // ---- signs and neighbours
@@ -326,7 +349,7 @@ uint float_to_float16(float x) {
 }
 float float16_to_float(uint h) {
     uint m = h & 0x7fffu, sign = (h & 0x8000u) << 16;
-    uint tiny = floatBitsToUint(veiled(float(m) * 5.9604644775390625e-8));  // 2^-24
+    uint tiny = floatBitsToUint(veiled(uintBitsToFloat(m + 0x3f000000u) - 0.5));  // the last place of 0.5 is 2^-24
     uint u = (m << 13) + 0x38000000u;
     u = m < 0x400u ? tiny : u;
     u = m >= 0x7c00u ? u + 0x38000000u : u;

@@ -155,11 +155,10 @@ def template(name: str, *changes: tuple[str, str]) -> Plant:
 
 # Of templates/fold.comp.j2: strides of the tree of a workgroup's lanes, and the barrier inside it.
 TREE = (
-    "for (uint stride = {{ lanes // 2 }}u; stride > 0u; stride >>= 1u) {\n            if (lane < stride) lanes_",
-    "for (uint stride = 1u; stride < {{ lanes }}u; stride <<= 1u) {\n"
-    "            if (lane % (2u * stride) == 0u) lanes_",
+    "for (uint stride = {{ threads // 2 }}u; stride > 0u; stride >>= 1u) {\n            if (group < stride) {",
+    "for (uint stride = 1u; stride < {{ threads }}u; stride <<= 1u) {\n            if (group % (2u * stride) == 0u) {",
 )
-BARRIER = '[lane + stride]" % f.type) }};\n            barrier();'
+BARRIER = "{% endfor %}\n            }\n            barrier();"
 # Of templates/attention.glsl.j2: what a pair gives that is not live.
 SUM, WEIGHT, LIVE = "sum{{ r }}_{{ n }}", "w{{ r }}_{{ u }}", "live{{ r }}_{{ u }}"
 SKIPPED = f"mul({WEIGHT}, x{{{{ u }}}})); {SUM} = {LIVE} ? more : {SUM}; }}"
@@ -170,7 +169,7 @@ CARRIED = "both = combine(before, prefix);\n            out0[to] = block == 0u ?
 TOKEN = 'uint t = {{ "tokens - 1u - step" if reverse else "step" }};\n{% if boundary %}'
 EARLIER = 'uint t = {{ "tokens - 1u - step" if reverse else "max(step, 1u) - 1u" }};\n{% if boundary %}'
 SCHEDULES, REPEAT = (("schedules", True),), (("repeat", 4),)
-BY_INVOCATION, BY_WORKGROUP = (f"FoldSchedule(row_per_workgroup={w}" for w in (False, True))
+BY_INVOCATION, BY_WORKGROUP = (f"FoldSchedule(threads={n}" for n in (1, 128))
 
 # The formula is wrong on both sides, a kernel on both, or bits change with the schedule.
 GRADIENTS = (

@@ -12,6 +12,7 @@ import pytest
 
 import vkdnn as vk
 from vkdnn import tree
+from vkdnn.check.hard import HARD_FLOATS, random_bits
 from vkdnn.check.library import OPERATORS
 from vkdnn.codegen import glsl, resources
 from vkdnn.codegen.render import render
@@ -23,6 +24,7 @@ from vkdnn.ir.node import leaf
 from vkdnn.ir.ops import OPS
 from vkdnn.kernels.attention_blocks import SplitSchedule
 from vkdnn.kernels.base import Target
+from vkdnn.numerics.flush import flush
 from vkdnn.shader import ShaderRequest, compile_many
 from vkdnn.shader.spirv import undecorated_float_ops
 from vkdnn.shader.verify import spirv_val
@@ -326,6 +328,20 @@ def test_every_row_of_the_table_prints():
 
 
 # ---- the printer
+
+
+@pytest.mark.parametrize("op", ["less", "less_equal", "equal"])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_comparisons_with_constants_are_ranges_of_bits(op, swapped):
+    x = flush(np.concatenate([HARD_FLOATS, random_bits(2000, 3)]).astype(np.float32))
+    bits = x.view(np.uint32).astype(np.int64)
+    for constant in flush(HARD_FLOATS.astype(np.float32)):
+        found = np.zeros(x.size, np.bool_)
+        for low, high in glsl._ranges(op, int(constant.view(np.uint32)), swapped):
+            found |= (bits >= low) & (bits <= high)
+        with np.errstate(invalid="ignore"):
+            want = getattr(np, op)(*((constant, x) if swapped else (x, constant)))
+        assert np.array_equal(found, want), constant
 
 
 @pytest.mark.parametrize(

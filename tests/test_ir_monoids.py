@@ -66,9 +66,10 @@ def test_an_identity_on_either_side_changes_no_bit(name, first, software):
 @pytest.mark.parametrize(("name", "first"), VARIANTS, ids=str)
 def test_a_row_of_the_op_table_is_printed_as_it_is_and_all_else_as_a_struct(name, first):
     printed = merges.printed(name, dtypes_of(name, first))
-    assert bool(printed.text) == (len(MONOIDS[name].fields) > 1) == bool(printed.fields)
+    keyed = name in ("maximum", "minimum") and first is float32  # folded as integers
+    assert bool(printed.text) == (len(MONOIDS[name].fields) > 1) == (bool(printed.fields) and not keyed)
     element = printed.element(["x", "y", "z", "w"][: len(MONOIDS[name].fields)])
-    assert element.startswith(f"{name}_") if printed.text else element == "x"
+    assert element.startswith(f"{name}_" if printed.text else "order_of" if keyed else "x")
     parameters, results = traced(name, dtypes_of(name, first))
     assert traced(name, dtypes_of(name, first))[1] is results  # traced once
     assert [r.dtype for r in results] == [p.dtype for p in parameters[: len(results)]]

@@ -66,6 +66,11 @@ TWINS = {
     "to_float(a == b)": lambda a, b: basic.to_float32(basic.equal(a, b)),
     "to_float(a != b)": lambda a, b: basic.to_float32(basic.not_equal(a, b)),
     "to_float(to_bool(a))": lambda a, b: basic.to_float32(basic.to_bool(a)),
+    "of_order(max(order_of(a), order_of(b)))": basic.maximum,
+    "negate(of_order(max(order_of_negative(a), order_of_negative(b))))": basic.minimum,
+    "to_float(is_less(a, b))": lambda a, b: basic.to_float32(basic.less(a, b)),
+    "to_float(is_less_equal(a, b))": lambda a, b: basic.to_float32(basic.less_equal(a, b)),
+    "to_float(is_equal(a, b))": lambda a, b: basic.to_float32(basic.equal(a, b)),
     "to_int(a)": lambda a, b: basic.to_int32(a),
     "to_uint(a)": lambda a, b: basic.to_uint32(a),
     "bits_to_float(bits_to_uint(a) - bits_to_uint(b))": lambda a, b: basic.bits_float32(

@@ -27,7 +27,7 @@ fold rows (rows, ) elements [8]
   reduced 0 = maximum over elements of %2
   out0[8*i0 + 1*i1] = %3 per element
 
-schedule FoldSchedule(row_per_workgroup=False, invocations=128)"""
+schedule FoldSchedule(threads=1, rows=128)"""
 OLD_COMPILER = "Glslang Version: 11:12.0.0 | ESSL Version: OpenGL ES GLSL 3.20 glslang Khronos. 12.0.0"
 NEW_COMPILER = "Glslang Version: 11:13.1.0 | ESSL Version: OpenGL ES GLSL 3.20 glslang Khronos. 13.1.0"
 
@@ -94,7 +94,7 @@ def test_compilers_of_one_version_show_all_that_they_say():
         ("maximum over", "add over", ["spec: maximum → add"]),
         ("mul float32", "add float32", ["spec: mul → add"]),
         ("in0[8*i0 + 1*i1]", "in0[1*i0 + 8*i1]", ["spec: in0[8*i0 + 1*i1] → in0[1*i0 + 8*i1]"]),
-        ("invocations=128", "invocations=64", ["schedule: invocations 128 → 64"]),
+        ("rows=128", "rows=64", ["schedule: rows 128 → 64"]),
         ("FoldSchedule(", "Other(", ["schedule: FoldSchedule → Other"]),
         ("  %3 =", "  %7 = exp float32 %2\n  %3 =", ["spec: instruction added: exp float32 %2"]),
         ("  %2 = mul float32 %0 %1\n", "", ["spec: instruction removed: mul float32 %0 %1"]),

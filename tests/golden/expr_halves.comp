@@ -18,18 +18,18 @@ layout(push_constant) uniform Push {
 
 // x Phi(x), Phi the normal distribution (Hendrycks and Gimpel 2016)
 float gelu_(float x) {
-    bool t0 = is_less(6.0, x);
-    bool t1 = is_less(x, -13.25);
-    bool t2 = is_less(x, ZERO);
+    bool t0 = is_within(x, 1086324737u, 2139095040u);
+    bool t1 = is_within(x, 3243507713u, 4286578688u);
+    bool t2 = is_within(x, 2147483649u, 4286578688u);
     float t3 = absolute(x);
-    bool t4 = is_less(13.25, t3);
+    bool t4 = is_within(t3, 1096024065u, 2139095040u);
     float t5 = (t4 ? 13.25 : t3);
     float t6 = mul(t5, t5);
     float t7 = mul(-0.5, t6);
-    bool t8 = is_less_equal(8.125, t5);
-    bool t9 = is_less_equal(4.75, t5);
-    bool t10 = is_less_equal(2.5, t5);
-    bool t11 = is_less_equal(1.125, t5);
+    bool t8 = is_within(t5, 1090650112u, 2139095040u);
+    bool t9 = is_within(t5, 1083703296u, 2139095040u);
+    bool t10 = is_within(t5, 1075838976u, 2139095040u);
+    bool t11 = is_within(t5, 1066401792u, 2139095040u);
     float t12 = (t11 ? -0.40625 : -0.625);
     float t13 = (t10 ? -0.25 : t12);
     float t14 = (t9 ? -0.15625 : t13);
@@ -162,7 +162,7 @@ float gelu_(float x) {
     float t141 = add(1.0, t140);
     float t142 = (t2 ? t133 : t141);
     float t143 = mul(x, t142);
-    bool t144 = is_equal(t143, ZERO);
+    bool t144 = either((bits_to_uint(t143) == 0u), (bits_to_uint(t143) == 2147483648u));
     uint t145 = bits_to_uint(x);
     uint t146 = (t145 & 0xfffff000u);
     float t147 = bits_to_float(t146);
@@ -220,7 +220,7 @@ void main() {
             float t8 = bfloat16_to_float(half_of(in1[base_in1 + (i0 + i1 * 6u) / 2u], i0 + i1 * 6u));
             float t9 = to_float(t8);
             float t10 = add(t7, t9);
-            pair0 |= float_to_float16(t3) << (16u * half_);
+            pair0 |= float_to_float16(t2) << (16u * half_);
             out1[base_out1 + i] = t10;
         }
         out0[base_out0 + pair] = pair0;

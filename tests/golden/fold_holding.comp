@@ -17,108 +17,129 @@ layout(push_constant) uniform Push {
 // e^x
 float exp_(float x) {
     bool t0 = is_nan(x);
-    bool t1 = is_less(88.72283, x);
-    float t2 = uintBitsToFloat(0x7f800000u);
-    bool t3 = is_less(x, -87.33654);
-    float t4 = mul(x, 1.442695);
-    float t5 = add(t4, 12582912.0);
-    float t6 = sub(t5, 12582912.0);
-    float t7 = mul(t6, 0.69314575);
-    float t8 = sub(x, t7);
-    float t9 = mul(t6, 1.428606765330187e-06);
-    float t10 = negate(t9);
-    float t11 = add(t8, t10);
-    float t12 = add(1.0, t11);
-    float t13 = sub(t12, 1.0);
-    float t14 = sub(t11, t13);
-    float t15 = mul(t11, t11);
-    float t16 = mul(0.00019739557, t11);
-    float t17 = add(t16, 0.0013935097);
-    float t18 = mul(t17, t11);
-    float t19 = add(t18, 0.008333571);
-    float t20 = mul(t19, t11);
-    float t21 = add(t20, 0.041666463);
-    float t22 = mul(t21, t11);
-    float t23 = add(t22, 0.16666666);
-    float t24 = mul(t23, t11);
-    float t25 = add(t24, 0.5);
-    float t26 = mul(t15, t25);
-    float t27 = sub(t11, t8);
-    float t28 = sub(t10, t27);
-    float t29 = mul(t28, t12);
-    float t30 = add(t26, t29);
-    float t31 = add(t14, t30);
-    float t32 = add(t12, t31);
-    uint t33 = bits_to_uint(t32);
-    uint t34 = bits_to_uint(t5);
-    uint t35 = shift_left(t34, 23u);
-    uint t36 = (t33 + t35);
-    float t37 = bits_to_float(t36);
-    float t38 = (t3 ? ZERO : t37);
-    float t39 = (t1 ? t2 : t38);
-    float t40 = (t0 ? x : t39);
-    return t40;
+    int t1 = bits_to_int(x);
+    bool t2 = (1118925335 < t1);
+    float t3 = uintBitsToFloat(0x7f800000u);
+    uint t4 = bits_to_uint(x);
+    bool t5 = (0xc2aeac4fu < t4);
+    float t6 = mul(x, 1.442695);
+    float t7 = add(t6, 12582912.0);
+    float t8 = sub(t7, 12582912.0);
+    float t9 = mul(t8, 0.69314575);
+    float t10 = sub(x, t9);
+    float t11 = mul(t8, 1.428606765330187e-06);
+    float t12 = negate(t11);
+    float t13 = add(t10, t12);
+    float t14 = add(1.0, t13);
+    float t15 = sub(t14, 1.0);
+    float t16 = sub(t13, t15);
+    float t17 = mul(t13, t13);
+    float t18 = mul(0.00019739557, t13);
+    float t19 = add(t18, 0.0013935097);
+    float t20 = mul(t19, t13);
+    float t21 = add(t20, 0.008333571);
+    float t22 = mul(t21, t13);
+    float t23 = add(t22, 0.041666463);
+    float t24 = mul(t23, t13);
+    float t25 = add(t24, 0.16666666);
+    float t26 = mul(t25, t13);
+    float t27 = add(t26, 0.5);
+    float t28 = mul(t17, t27);
+    float t29 = sub(t13, t10);
+    float t30 = sub(t12, t29);
+    float t31 = mul(t30, t14);
+    float t32 = add(t28, t31);
+    float t33 = add(t16, t32);
+    float t34 = add(t14, t33);
+    uint t35 = bits_to_uint(t34);
+    uint t36 = bits_to_uint(t7);
+    uint t37 = shift_left(t36, 23u);
+    uint t38 = (t35 + t37);
+    float t39 = bits_to_float(t38);
+    float t40 = (t5 ? ZERO : t39);
+    float t41 = (t2 ? t3 : t40);
+    float t42 = (t0 ? x : t41);
+    return t42;
 }
 
 #extension GL_EXT_control_flow_attributes : require
 // Rows of 200 elements. Order of each reduction: lane j takes elements j, j + 128, ... in sequence,
 // then a tree over the lanes (stride 64, 32, ... 1); lanes past the end hold the identity.
-shared float lanes_float[128];
+shared float lanes0_float[128];
+shared uint lanes0_uint[128];
 
-// One workgroup a row, one invocation a lane.
+// A workgroup has 1 row, each folded by 128 invocations; invocation `group` has lanes group, group + 128, ...
+// The tree's strides of 128 and more meet inside an invocation, the others in shared memory.
 void main() {
-    uint lane = gl_LocalInvocationID.x;
+    uint place = gl_LocalInvocationID.x;
+    uint group = place;
     for (uint row = gl_WorkGroupID.x; row < rows; row += gl_NumWorkGroups.x) {
         uint i0 = row;
         float held4[2];
         float held8[2];
 
-        float lane0 = uintBitsToFloat(0xff800000u);
-        [[unroll]] for (uint step = 0u; step < 2u; ++step) {
-            uint e = lane + step * 128u;
-            if (e >= 200u) continue;
+        uint lane0[1];
+        [[unroll]] for (uint u = 0u; u < 1u; ++u) lane0[u] = 0u;
+        {
+        [[unroll]] for (uint i = 0u; i < 2u; ++i) {
+            uint u = i % 1u, e = group + u * 128u + i / 1u * 128u;
+            if (e < 200u) {
             uint i1 = e;
             float t0 = in0[base_in0 + i0 * 200u + i1];
             float t2 = mul(t0, 2.0);
             float t3 = in1[base_in1 + i1];
             float t4 = add(t2, t3);
-            held4[step] = t4;
-            lane0 = maximum(lane0, t4);
+            held4[i] = t4;
+            lane0[u] = max(lane0[u], order_of(t4));
+            }
         }
-        lanes_float[lane] = lane0;
+        }
+        lanes0_uint[place] = lane0[0];
         barrier();
         for (uint stride = 64u; stride > 0u; stride >>= 1u) {
-            if (lane < stride) lanes_float[lane] = maximum(lanes_float[lane], lanes_float[lane + stride]);
+            if (group < stride) {
+                lanes0_uint[place] = max(lanes0_uint[place], lanes0_uint[place + stride]);
+            }
             barrier();
         }
-        float reduced0 = lanes_float[0];
+        uint reduced0 = lanes0_uint[0];
+        float reduced0_value = of_order(reduced0);
         barrier();
-        float t6 = reduced0;
-        float lane1 = NEGATIVE_ZERO;
-        [[unroll]] for (uint step = 0u; step < 2u; ++step) {
-            uint e = lane + step * 128u;
-            if (e >= 200u) continue;
+        float t6 = reduced0_value;
+        float lane1[1];
+        [[unroll]] for (uint u = 0u; u < 1u; ++u) lane1[u] = NEGATIVE_ZERO;
+        {
+        [[unroll]] for (uint i = 0u; i < 2u; ++i) {
+            uint u = i % 1u, e = group + u * 128u + i / 1u * 128u;
+            if (e < 200u) {
             uint i1 = e;
-            float t7 = sub(held4[step], t6);
+            float t7 = sub(held4[i], t6);
             float t8 = exp_(t7);
-            held8[step] = t8;
-            lane1 = add(lane1, t8);
+            held8[i] = t8;
+            lane1[u] = add(lane1[u], t8);
+            }
         }
-        lanes_float[lane] = lane1;
+        }
+        lanes0_float[place] = lane1[0];
         barrier();
         for (uint stride = 64u; stride > 0u; stride >>= 1u) {
-            if (lane < stride) lanes_float[lane] = add(lanes_float[lane], lanes_float[lane + stride]);
+            if (group < stride) {
+                lanes0_float[place] = add(lanes0_float[place], lanes0_float[place + stride]);
+            }
             barrier();
         }
-        float reduced1 = lanes_float[0];
+        float reduced1 = lanes0_float[0];
         barrier();
 
-        [[unroll]] for (uint step = 0u; step < 2u; ++step) {
-            uint e = lane + step * 128u;
-            if (e >= 200u) continue;
+        {
+        [[unroll]] for (uint i = 0u; i < 2u; ++i) {
+            uint u = i % 1u, e = group + u * 128u + i / 1u * 128u;
+            if (e < 200u) {
             uint i1 = e;
-            float t10 = divide(held8[step], reduced1);
+            float t10 = divide(held8[i], reduced1);
             out0[base_out0 + i0 * 200u + i1] = t10;
+            }
+        }
         }
     }
 }

@@ -16,8 +16,8 @@ layout(push_constant) uniform Push {
 float log_(float x) {
     bool t0 = is_nan(x);
     float t1 = uintBitsToFloat(0x7f800000u);
-    bool t2 = is_equal(x, t1);
-    bool t3 = is_less(ZERO, x);
+    bool t2 = (bits_to_uint(x) == 2139095040u);
+    bool t3 = is_within(x, 1u, 2139095040u);
     int t4 = bits_to_int(x);
     int t5 = (t4 - 1060439283);
     int t6 = shift_right(t5, 23);
@@ -68,7 +68,7 @@ float log_(float x) {
     float t51 = add(t49, t50);
     float t52 = add(t22, t51);
     float t53 = add(t20, t52);
-    bool t54 = is_equal(x, ZERO);
+    bool t54 = either((bits_to_uint(x) == 0u), (bits_to_uint(x) == 2147483648u));
     float t55 = uintBitsToFloat(0xff800000u);
     float t56 = uintBitsToFloat(0x7fc00000u);
     float t57 = (t54 ? t55 : t56);
@@ -81,53 +81,55 @@ float log_(float x) {
 // e^x
 float exp_(float x) {
     bool t0 = is_nan(x);
-    bool t1 = is_less(88.72283, x);
-    float t2 = uintBitsToFloat(0x7f800000u);
-    bool t3 = is_less(x, -87.33654);
-    float t4 = mul(x, 1.442695);
-    float t5 = add(t4, 12582912.0);
-    float t6 = sub(t5, 12582912.0);
-    float t7 = mul(t6, 0.69314575);
-    float t8 = sub(x, t7);
-    float t9 = mul(t6, 1.428606765330187e-06);
-    float t10 = negate(t9);
-    float t11 = add(t8, t10);
-    float t12 = add(1.0, t11);
-    float t13 = sub(t12, 1.0);
-    float t14 = sub(t11, t13);
-    float t15 = mul(t11, t11);
-    float t16 = mul(0.00019739557, t11);
-    float t17 = add(t16, 0.0013935097);
-    float t18 = mul(t17, t11);
-    float t19 = add(t18, 0.008333571);
-    float t20 = mul(t19, t11);
-    float t21 = add(t20, 0.041666463);
-    float t22 = mul(t21, t11);
-    float t23 = add(t22, 0.16666666);
-    float t24 = mul(t23, t11);
-    float t25 = add(t24, 0.5);
-    float t26 = mul(t15, t25);
-    float t27 = sub(t11, t8);
-    float t28 = sub(t10, t27);
-    float t29 = mul(t28, t12);
-    float t30 = add(t26, t29);
-    float t31 = add(t14, t30);
-    float t32 = add(t12, t31);
-    uint t33 = bits_to_uint(t32);
-    uint t34 = bits_to_uint(t5);
-    uint t35 = shift_left(t34, 23u);
-    uint t36 = (t33 + t35);
-    float t37 = bits_to_float(t36);
-    float t38 = (t3 ? ZERO : t37);
-    float t39 = (t1 ? t2 : t38);
-    float t40 = (t0 ? x : t39);
-    return t40;
+    int t1 = bits_to_int(x);
+    bool t2 = (1118925335 < t1);
+    float t3 = uintBitsToFloat(0x7f800000u);
+    uint t4 = bits_to_uint(x);
+    bool t5 = (0xc2aeac4fu < t4);
+    float t6 = mul(x, 1.442695);
+    float t7 = add(t6, 12582912.0);
+    float t8 = sub(t7, 12582912.0);
+    float t9 = mul(t8, 0.69314575);
+    float t10 = sub(x, t9);
+    float t11 = mul(t8, 1.428606765330187e-06);
+    float t12 = negate(t11);
+    float t13 = add(t10, t12);
+    float t14 = add(1.0, t13);
+    float t15 = sub(t14, 1.0);
+    float t16 = sub(t13, t15);
+    float t17 = mul(t13, t13);
+    float t18 = mul(0.00019739557, t13);
+    float t19 = add(t18, 0.0013935097);
+    float t20 = mul(t19, t13);
+    float t21 = add(t20, 0.008333571);
+    float t22 = mul(t21, t13);
+    float t23 = add(t22, 0.041666463);
+    float t24 = mul(t23, t13);
+    float t25 = add(t24, 0.16666666);
+    float t26 = mul(t25, t13);
+    float t27 = add(t26, 0.5);
+    float t28 = mul(t17, t27);
+    float t29 = sub(t13, t10);
+    float t30 = sub(t12, t29);
+    float t31 = mul(t30, t14);
+    float t32 = add(t28, t31);
+    float t33 = add(t16, t32);
+    float t34 = add(t14, t33);
+    uint t35 = bits_to_uint(t34);
+    uint t36 = bits_to_uint(t7);
+    uint t37 = shift_left(t36, 23u);
+    uint t38 = (t35 + t37);
+    float t39 = bits_to_float(t38);
+    float t40 = (t5 ? ZERO : t39);
+    float t41 = (t2 ? t3 : t40);
+    float t42 = (t0 ? x : t41);
+    return t42;
 }
 
 // e**(part - top): what brings sums of e**(x - part) to the maximum top; 0 where part is -inf, a sum of nothing.
 float softmax_rescale_(float x0, float x1) {
     float t0 = uintBitsToFloat(0xff800000u);
-    bool t1 = is_equal(x0, t0);
+    bool t1 = (bits_to_uint(x0) == 4286578688u);
     float t2 = sub(x0, x1);
     float t3 = exp_(t2);
     float t4 = (t1 ? ZERO : t3);
@@ -145,7 +147,7 @@ logsumexp_ff merge_logsumexp_ff(logsumexp_ff a, logsumexp_ff b) {
     float b_total = b.total;
     float t0 = maximum(a_top, b_top);
     float t1 = uintBitsToFloat(0xff800000u);
-    bool t2 = is_equal(a_top, t1);
+    bool t2 = (bits_to_uint(a_top) == 4286578688u);
     bool t3 = is_less(a_top, b_top);
     bool t4 = (t2 || t3);
     float t5 = (t4 ? b_total : a_total);
@@ -167,18 +169,18 @@ void main() {
 
         logsumexp_ff waiting0[8];
         for (uint step = 0u; step < 128u; ++step) {
-            logsumexp_ff partial = logsumexp_ff(uintBitsToFloat(0xff800000u), ZERO);
+            logsumexp_ff partial0 = logsumexp_ff(uintBitsToFloat(0xff800000u), ZERO);
             for (uint e = bitfieldReverse(step) >> 25u; e < 200u; e += 128u) {
                 uint i1 = e;
                 float t0 = in0[base_in0 + i0 * 200u + i1];
-                partial = merge_logsumexp_ff(partial, logsumexp_ff(t0, 1.0));
+                partial0 = merge_logsumexp_ff(partial0, logsumexp_ff(t0, 1.0));
             }
             uint level = 0u;
             for (uint carry = step; (carry & 1u) != 0u; carry >>= 1u) {
-                partial = merge_logsumexp_ff(waiting0[level], partial);
+                partial0 = merge_logsumexp_ff(waiting0[level], partial0);
                 ++level;
             }
-            waiting0[level] = partial;
+            waiting0[level] = partial0;
         }
         logsumexp_ff reduced0 = waiting0[7];
         float reduced0_top = reduced0.top;

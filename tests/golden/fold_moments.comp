@@ -28,8 +28,8 @@ moments_ffff merge_moments_ffff(moments_ffff a, moments_ffff b) {
     float b_rest = b.rest;
     float b_squares = b.squares;
     float t0 = add(a_count, b_count);
-    bool t1 = is_equal(b_count, ZERO);
-    bool t2 = is_equal(a_count, ZERO);
+    bool t1 = either((bits_to_uint(b_count) == 0u), (bits_to_uint(b_count) == 2147483648u));
+    bool t2 = either((bits_to_uint(a_count) == 0u), (bits_to_uint(a_count) == 2147483648u));
     bool t3 = is_finite(a_mean);
     bool t4 = is_finite(b_mean);
     bool t5 = (t3 && t4);
@@ -70,18 +70,18 @@ void main() {
 
         moments_ffff waiting0[8];
         for (uint step = 0u; step < 128u; ++step) {
-            moments_ffff partial = moments_ffff(ZERO, ZERO, ZERO, ZERO);
+            moments_ffff partial0 = moments_ffff(ZERO, ZERO, ZERO, ZERO);
             for (uint e = bitfieldReverse(step) >> 25u; e < 200u; e += 128u) {
                 uint i1 = e;
                 float t1 = in0[base_in0 + i0 * 200u + i1];
-                partial = merge_moments_ffff(partial, moments_ffff(1.0, t1, ZERO, ZERO));
+                partial0 = merge_moments_ffff(partial0, moments_ffff(1.0, t1, ZERO, ZERO));
             }
             uint level = 0u;
             for (uint carry = step; (carry & 1u) != 0u; carry >>= 1u) {
-                partial = merge_moments_ffff(waiting0[level], partial);
+                partial0 = merge_moments_ffff(waiting0[level], partial0);
                 ++level;
             }
-            waiting0[level] = partial;
+            waiting0[level] = partial0;
         }
         moments_ffff reduced0 = waiting0[7];
         float reduced0_count = reduced0.count;

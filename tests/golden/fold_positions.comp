@@ -12,6 +12,7 @@ layout(push_constant) uniform Push {
 #define ZERO_BITS (base_out0 >> 31u)
 // numerics.glsl
 
+#extension GL_EXT_control_flow_attributes : require
 // Rows of 200 elements. Order of each reduction: lane j takes elements j, j + 128, ... in sequence,
 // then a tree over the lanes (stride 64, 32, ... 1); lanes past the end hold the identity.
 struct argmax_fi { float value; int index; };
@@ -38,34 +39,46 @@ argmax_fi merge_argmax_fi(argmax_fi a, argmax_fi b) {
     return argmax_fi(t12, t13);
 }
 
-shared argmax_fi lanes_argmax_fi[128];
+shared argmax_fi lanes0_argmax_fi[128];
 
-// One workgroup a row, one invocation a lane.
+// A workgroup has 1 row, each folded by 128 invocations; invocation `group` has lanes group, group + 128, ...
+// The tree's strides of 128 and more meet inside an invocation, the others in shared memory.
 void main() {
-    uint lane = gl_LocalInvocationID.x;
+    uint place = gl_LocalInvocationID.x;
+    uint group = place;
     for (uint row = gl_WorkGroupID.x; row < rows; row += gl_NumWorkGroups.x) {
         uint i0 = row;
 
-        argmax_fi lane0 = argmax_fi(uintBitsToFloat(0xff800000u), 2147483647);
-        for (uint e = lane; e < 200u; e += 128u) {
+        argmax_fi lane0[1];
+        [[unroll]] for (uint u = 0u; u < 1u; ++u) lane0[u] = argmax_fi(uintBitsToFloat(0xff800000u), 2147483647);
+        {
+        uint begin = group;
+        for (; begin < 200u; begin += 128u) {
+            [[unroll]] for (uint u = 0u; u < 1u; ++u) {
+                uint e = begin + u * 128u;
+                {
             uint i1 = e;
             float t0 = in0[base_in0 + i0 * 200u + i1];
             int t1 = int(i1);
-            lane0 = merge_argmax_fi(lane0, argmax_fi(t0, t1));
+                lane0[u] = merge_argmax_fi(lane0[u], argmax_fi(t0, t1));
+                }
+            }
         }
-        lanes_argmax_fi[lane] = lane0;
+        }
+        lanes0_argmax_fi[place] = lane0[0];
         barrier();
         for (uint stride = 64u; stride > 0u; stride >>= 1u) {
-            if (lane < stride) lanes_argmax_fi[lane] = merge_argmax_fi(lanes_argmax_fi[lane], lanes_argmax_fi[lane + stride]);
+            if (group < stride) {
+                lanes0_argmax_fi[place] = merge_argmax_fi(lanes0_argmax_fi[place], lanes0_argmax_fi[place + stride]);
+            }
             barrier();
         }
-        argmax_fi reduced0 = lanes_argmax_fi[0];
+        argmax_fi reduced0 = lanes0_argmax_fi[0];
         float reduced0_value = reduced0.value;
         int reduced0_index = reduced0.index;
         barrier();
 
-        barrier();  // a row result may take the place of a row input, which every lane has read by now
-        if (lane == 0u) {
+        if (group == 0u) {
             out0[base_out0 + i0] = reduced0_index;
         }
     }

@@ -1,11 +1,11 @@
 // x sigmoid(x) (Ramachandran et al. 2017)
 float silu_(float x) {
-    bool t0 = is_less(30.0, x);
-    bool t1 = is_less(x, -93.0);
-    bool t2 = is_less(x, ZERO);
+    bool t0 = is_within(x, 1106247681u, 2139095040u);
+    bool t1 = is_within(x, 3266969601u, 4286578688u);
+    bool t2 = is_within(x, 2147483649u, 4286578688u);
     float t3 = absolute(x);
     float t4 = negate(t3);
-    bool t5 = is_less(t4, -93.0);
+    bool t5 = is_within(t4, 3266969601u, 4286578688u);
     float t6 = (t5 ? -93.0 : t4);
     float t7 = mul(t6, 1.442695);
     float t8 = add(t7, 12582912.0);
@@ -51,7 +51,7 @@ float silu_(float x) {
     float t48 = add(1.0, t47);
     float t49 = (t2 ? t44 : t48);
     float t50 = mul(x, t49);
-    bool t51 = is_equal(t50, ZERO);
+    bool t51 = either((bits_to_uint(t50) == 0u), (bits_to_uint(t50) == 2147483648u));
     uint t52 = bits_to_uint(x);
     uint t53 = (t52 & 0xfffff000u);
     float t54 = bits_to_float(t53);

@@ -5,7 +5,7 @@ It must print what it is given: no simplification here may change an operation o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 
 import numpy as np
@@ -97,7 +97,8 @@ def statements(body: Body, positions: Iterable[int], names: dict[int, str], dims
         args = [names[a] for a in instr.args]
         if instr.kind == "op":
             source = _type_letter(instr.attrs[0], [body.instrs[a].dtype for a in instr.args])
-            right = OPS[instr.attrs[0]].glsl_for(source).format(*args)
+            consts = [a.attrs[0] if a.kind == "const" else None for a in (body.instrs[i] for i in instr.args)]
+            right = applied(instr.attrs[0], source, args, consts)
         else:
             right = expression(instr, args, dims, body.instrs[instr.args[0]].dtype if instr.args else None)
         if instr.kind == "const" and _is_plain(right):
@@ -106,6 +107,44 @@ def statements(body: Body, positions: Iterable[int], names: dict[int, str], dims
         names[i] = f"t{i}"
         lines.append(f"{instr.dtype.glsl} t{i} = {right};")
     return lines
+
+
+def applied(op: str, letter: str, args: Sequence[str], consts: Sequence[int | None]) -> str:
+    """A row of the op table applied; ``consts`` are the bits of constant arguments.
+
+    A float is compared with a constant by ranges of its bits, which takes fewer instructions and says the same.
+    """
+    if letter != "f" or op not in _COMPARED or len(consts) - list(consts).count(None) != 1:
+        return OPS[op].glsl_for(letter).format(*args)
+    at = consts.index(None)
+    found = [_within(args[at], *bounds) for bounds in _ranges(op, consts[1 - at] or 0, swapped=at == 1)]
+    text = "false" if not found else found[0] if len(found) == 1 else f"either({found[0]}, {found[1]})"
+    return f"!{text}" if op == "not_equal" else text
+
+
+def _within(x: str, low: int, high: int) -> str:
+    return f"(bits_to_uint({x}) == {low}u)" if low == high else f"is_within({x}, {low}u, {high}u)"
+
+
+_COMPARED = ("less", "less_equal", "equal", "not_equal")
+_SIGN, _INFINITY = 0x80000000, 0x7F800000
+
+
+def _ranges(op: str, constant: int, swapped: bool) -> list[tuple[int, int]]:
+    """Ranges of the bits of the floats x for which "x op constant" holds, or "constant op x" if ``swapped``."""
+    magnitude = constant & ~_SIGN
+    if magnitude > _INFINITY:
+        return []
+    order = -magnitude if constant & _SIGN else magnitude  # ascends with the constant, the same for both zeros
+    strict = op == "less"
+    if op in ("equal", "not_equal"):
+        low, high = order, order
+    elif swapped:
+        low, high = order + strict, _INFINITY
+    else:
+        low, high = -_INFINITY, order - strict
+    found = [(max(low, 0), high)] if high >= 0 and max(low, 0) <= high else []
+    return found + ([(_SIGN | max(-high, 0), _SIGN | -low)] if low <= 0 and max(-high, 0) <= -low else [])
 
 
 def clamped(index: str, dtype: DType | None, extent: int) -> str:
@@ -162,7 +201,8 @@ def scalar_statements(results: Iterable[Node], names: dict[Node, str]) -> list[s
             continue
         letter = _type_letter(node.op, [a.dtype for a in node.args])
         names[node] = f"t{len(lines)}"
-        right = OPS[node.op].glsl_for(letter).format(*(names[a] for a in node.args))
+        consts = [a.attrs[0] if a.kind == "const" else None for a in node.args]
+        right = applied(node.op, letter, [names[a] for a in node.args], consts)
         lines.append(f"    {node.dtype.glsl} {names[node]} = {right};")
     return lines
 

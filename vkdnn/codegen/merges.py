@@ -20,23 +20,34 @@ from vkdnn.ir.ops import OPS
 class Merge:
     """How elements of a monoid are written: their type, its identity, and the format of a merge of two texts.
 
-    ``fields`` is empty where an element is a plain value; else ``text`` declares the type and the function.
+    ``maker`` makes an element of the fields' values; ``fields`` names them with the format that takes each out of an
+    element, and is empty where an element is a plain value. ``text`` declares the type and the function.
     """
 
     type: str
     identity: str
     format: str
-    fields: tuple[str, ...] = ()
+    maker: str = ""
+    fields: tuple[tuple[str, str], ...] = ()
     text: str = ""
 
     def element(self, values: Sequence[str]) -> str:
         """An element of these fields."""
-        return f"{self.type}({', '.join(values)})" if self.fields else values[0]
+        return f"{self.maker}({', '.join(values)})" if self.maker else values[0]
+
+
+# Extremes of floats, by keys that ascend: fewer instructions than a maximum that minds NaN and the signs of zeros.
+_BY_KEY = {
+    "maximum": Merge("uint", "0u", "max({0}, {1})", "order_of", (("value", "of_order({0})"),)),
+    "minimum": Merge("uint", "0u", "max({0}, {1})", "order_of_negative", (("value", "negate(of_order({0}))"),)),
+}
 
 
 @cache
 def printed(name: str, dtypes: tuple[DType, ...]) -> Merge:
     """The GLSL of a monoid whose fields have these dtypes."""
+    if name in _BY_KEY and dtypes[0].category == "f":
+        return _BY_KEY[name]
     parameters, results = traced(name, dtypes)
     fields = MONOIDS[name].fields
     identities = [
@@ -62,7 +73,8 @@ def printed(name: str, dtypes: tuple[DType, ...]) -> Merge:
         "}",
     ]
     identity = f"{kind}({', '.join(identities)})"
-    return Merge(kind, identity, f"merge_{kind}({{0}}, {{1}})", tuple(f.name for f in fields), "\n".join(text))
+    parts = tuple((f.name, f"{{0}}.{f.name}") for f in fields)
+    return Merge(kind, identity, f"merge_{kind}({{0}}, {{1}})", kind, parts, "\n".join(text))
 
 
 def ops_of(name: str, dtypes: tuple[DType, ...]) -> list[str]:

@@ -54,7 +54,7 @@ class ExprSpec(KernelSpec):
     def schedules(self, target: Target) -> tuple[ExprSchedule, ...]:
         # Software devices run a workgroup's vectors in turn and pay for each switch; small groups switch less.
         large, small, several = ExprSchedule(128), ExprSchedule(32), ExprSchedule(128, 4)
-        if any(dtype.half for dtype in self.outputs) or self.body.flops() > SEVERAL:
+        if self.body.flops() > SEVERAL:
             return (small, large) if target.software else (large, small)
         return (small, large, several) if target.software else (several, large, small)
 
@@ -62,7 +62,9 @@ class ExprSpec(KernelSpec):
         names: dict[int, str] = {}
         dims = dim_names(len(self.dims) + 1)
         lines = glsl.statements(self.body, self.body.needed(self.results), names, dims)
-        values = [glsl.stored(names[r], dtype) for r, dtype in zip(self.results, self.outputs, strict=True)]
+        values = [
+            glsl.stored(names[self._unrounded(r)], dtype) for r, dtype in zip(self.results, self.outputs, strict=True)
+        ]
         halves = [k for k, dtype in enumerate(self.outputs) if dtype.half]
         stores = [
             f"pair{k} |= {value} << (16u * half_);" if dtype.half else f"out{k}[base_out{k} + i] = {value};"
@@ -79,9 +81,14 @@ class ExprSpec(KernelSpec):
             "stores": stores,
         }
 
+    def _unrounded(self, result: int) -> int:
+        """Where the result is rounded to its storage type: what is rounded, which storing rounds too."""
+        instr = self.body.instrs[result]
+        rounds = instr.dtype.half and instr.kind == "op" and instr.attrs[0] == f"to_{instr.dtype}"
+        return instr.args[0] if rounds else result
+
     def groups(self, sizes: tuple[int, ...], schedule: ExprSchedule) -> Groups:
-        pairs = any(dtype.half for dtype in self.outputs)
-        own = 2 if pairs else schedule.elements
+        own = schedule.elements * (2 if any(dtype.half for dtype in self.outputs) else 1)
         return (group_count(-(-sizes[0] // own), schedule.invocations), 1, 1)
 
     def reference(self, sizes: tuple[int, ...], inputs: Sequence[Array], outputs: Sequence[Array]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,34 +19,40 @@ from vkdnn.dtypes import DType, as_dtype
 from vkdnn.ir.body import Affine, Body, evaluate_body, pieces, strided
 from vkdnn.ir.dims import largest, same
 from vkdnn.ir.monoids import merger
+from vkdnn.ir.ops import OPS
 from vkdnn.kernels.base import Array, Cost, Groups, KernelSpec, Target, group_count
 from vkdnn.kernels.expr import decompose, dim_names
 
 LANES = 128
-ROWS = 32  # that a workgroup folds together, where neighbours in memory belong to neighbouring rows
 HELD_REGISTERS = 64  # values of elements that an invocation may hold: with more, too few invocations fit
+AHEAD = 16  # loads of an invocation that are under way together: a graphics card needs that to use its memory
+COSTLY = 8  # float operations of an op-table row from which on its result is worth holding
 SPAN = 32_768  # the longest row of one kernel: longer folds are cut into spans before scheduling
 
 
 @dataclass(frozen=True)
 class FoldSchedule:
-    """Whether one invocation or one workgroup of 128 folds a row.
+    """Invocations that fold a row, and rows of a workgroup.
 
-    A workgroup may hold what a later stage needs of an earlier one, ``held`` elements a lane, instead of loading and
-    computing it again: for memory that is slower than that (graphics cards). Where neighbours in memory belong to
-    neighbouring rows (sums over the first axis), a workgroup folds 32 rows together, each by ``groups`` invocations
-    that have 128 / groups lanes.
+    One invocation needs no shared memory. Of several, each has every ``threads``-th lane. They may hold what a later
+    stage needs of an earlier one instead of loading and computing it again, for memory that is slower than that
+    (graphics cards); else ``ahead`` elements of a lane are loaded at a time. Neighbouring invocations have neighbouring
+    elements of a row, or with ``across`` neighbouring rows: for sums over the first axis.
     """
 
-    row_per_workgroup: bool
-    invocations: int = 128
-    held: int = 0
-    groups: int = 0
+    threads: int = 1
+    rows: int = 128
+    held: bool = False
+    ahead: int = 1
+    across: bool = False
+    unroll: bool = True
+    """What is held stays in registers and loads are under way together only where loops over them are unrolled."""
 
 
 class _Stage(NamedTuple):
-    """What a fold, or the outputs, compute, and what they take of earlier ones: positions."""
+    """What folds that are computed together, or the outputs, compute, and what they take of earlier ones: positions."""
 
+    folds: list[int]
     needed: list[int]
     held: set[int]
 
@@ -99,15 +105,26 @@ class FoldSpec(KernelSpec):
         return tuple(self.body.instrs[i].dtype for i in at)
 
     def schedules(self, target: Target) -> tuple[FoldSchedule, ...]:
-        by_invocation, by_workgroup = FoldSchedule(False), FoldSchedule(True)
-        steps = -(-largest(self.length) // LANES)
-        values = sum(len(stage.held) for stage in self._stages(True))
-        holding = (FoldSchedule(True, held=steps),) if 0 < steps * values <= HELD_REGISTERS else ()
-        if target.software or largest(self.length) < 48:
-            # Compilers of software devices take long over unrolled loops.
-            return (by_invocation, by_workgroup, *(holding if steps <= 2 else ()))
-        together = (FoldSchedule(True, groups=min(32, target.max_invocations // ROWS)),) if self._across() else ()
-        return (*together, *holding, by_workgroup, by_invocation)
+        by_invocation, by_workgroup = FoldSchedule(), FoldSchedule(LANES, 1, unroll=False)
+        if target.software:
+            return (by_invocation, by_workgroup)  # their compilers take long over unrolled loops
+        length, lanes, values = largest(self.length), self._lanes(), self._most_held()
+        if length < 16:
+            return (by_invocation, by_workgroup)
+        found = []
+        # Few rows and many invocations for each: weights have few, and then they fill more of the device.
+        for threads, rows in ((128, 8), (32, 32), (32, 8), (8, 32)) if self._across() else ():
+            if threads <= lanes and threads * rows <= target.max_invocations:
+                found.append(FoldSchedule(threads, rows, ahead=max(1, AHEAD * threads // LANES), across=True))
+        best = min(lanes, max(8 if length < LANES else 16, 1 << (length // 16).bit_length() - 1))
+        for threads in (best, 2 * best, best // 2):
+            if 8 <= threads <= lanes:
+                each = -(-length // LANES) * (lanes // threads)  # elements of an invocation
+                if 0 < values * each <= HELD_REGISTERS:
+                    found.append(FoldSchedule(threads, LANES // threads, held=True))
+                if threads == best or not values:
+                    found.append(FoldSchedule(threads, LANES // threads, ahead=max(1, AHEAD * threads // LANES)))
+        return (*found, by_workgroup, by_invocation)
 
     def _across(self) -> bool:
         """Whether neighbours in memory belong to neighbouring rows, in every load that changes along a row."""
@@ -117,8 +134,7 @@ class FoldSpec(KernelSpec):
         return any(same(s, 1) for s in steps) and all(same(s, 0) or same(s, 1) for s in steps)
 
     def groups(self, sizes: tuple[int, ...], schedule: FoldSchedule) -> Groups:
-        rows = ROWS if schedule.groups else 1 if schedule.row_per_workgroup else schedule.invocations
-        return (group_count(sizes[0], rows), 1, 1)
+        return (group_count(sizes[0], schedule.rows), 1, 1)
 
     # ---- template
 
@@ -127,29 +143,72 @@ class FoldSpec(KernelSpec):
         rank = 1 + len(self.outer)
         return self.body.varying(range(rank, rank + len(self.inner)))
 
+    def _lanes(self) -> int:
+        """Lanes that can have elements, as a power of two."""
+        return min(LANES, 1 << max(0, (largest(self.length) - 1).bit_length()))
+
+    def _levels(self) -> list[list[int]]:
+        """Numbers of the folds: those whose elements need no result of each other are computed together."""
+        owner = [k for k, (_, at) in enumerate(self.folds) for _ in at]
+        level: list[int] = []
+        for _, at in self.folds:
+            instrs = [self.body.instrs[i] for i in self.body.needed(at)]
+            level.append(max((level[owner[i.attrs[0]]] + 1 for i in instrs if i.kind == "reduced"), default=0))
+        return [[k for k, own in enumerate(level) if own == n] for n in range(max(level, default=-1) + 1)]
+
     def _stages(self, holding: bool) -> list[_Stage]:
-        """The folds and, last, the outputs. ``holding``: the first that needs an element's value computes it."""
+        """The folds and, last, the outputs. ``holding``: the first that needs an element's value computes it.
+
+        Held is what a later stage uses directly, or only what costs memory or time to get again, whichever are fewer.
+        """
+        if not holding:
+            return self._staged(lambda i: False)
+        direct, costly = self._staged(lambda i: True), self._staged(self._is_costly)
+        return min(direct, costly, key=_most_alive)
+
+    def _staged(self, worth: Callable[[int], bool]) -> list[_Stage]:
         stages: list[_Stage] = []
-        roots = [at for _, at in self.folds] + [tuple(r for r, _, _ in self.results)]
+        groups = [(folds, tuple(i for k in folds for i in self.folds[k][1])) for folds in self._levels()]
         varying, computed = self._varying(), set[int]()
-        for at in roots:
+        for folds, roots in [*groups, ([], tuple(r for r, _, _ in self.results))]:
             held: set[int] = set()
-            if holding:
-                new = [i for i in self.body.needed(at) if i not in computed]
-                used = {*at, *(a for i in new for a in self.body.instrs[i].args)}
-                held = {i for i in used & computed & varying if self.body.instrs[i].kind in ("load", "op")}
-            needed = [i for i in self.body.needed(at, held) if i not in held]
-            stages.append(_Stage(needed, held))
+            stack, seen = list(roots), set[int]()
+            while stack:
+                i = stack.pop()
+                if i in seen:
+                    continue
+                seen.add(i)
+                if i in computed & varying and self.body.instrs[i].kind in ("load", "op") and worth(i):
+                    held.add(i)
+                else:
+                    stack += self.body.instrs[i].args
+            needed = [i for i in self.body.needed(roots, held) if i not in held]
+            stages.append(_Stage(folds, needed, held))
             computed.update(needed)
         return stages
+
+    def _is_costly(self, i: int) -> bool:
+        """Whether a value takes long to get again: a load that other rows do not make too, an op of many steps."""
+        instr = self.body.instrs[i]
+        if instr.kind == "load":
+            own = instr.attrs[1].strides[: 1 + len(self.outer)]
+            return bool(instr.args) or not all(same(s, 0) for s in own)
+        return OPS[instr.attrs[0]].cost >= COSTLY
+
+    def _most_held(self) -> int:
+        """Values of an element that are held at a time, 0 if nothing is."""
+        return _most_alive(self._stages(True))
 
     def context(self, schedule: FoldSchedule) -> dict[str, Any]:
         dims = dim_names(1 + len(self.outer) + len(self.inner))
         outer_dims, inner_dims = dims[: 1 + len(self.outer)], dims[1 + len(self.outer) :]
-        varying, stages = self._varying(), self._stages(schedule.held > 0)
+        varying, stages = self._varying(), self._stages(schedule.held)
         held = set[int]().union(*(stage.held for stage in stages))
         merge = [merges.printed(name, self._dtypes(at)) for name, at in self.folds]
-        results = [f"reduced{k}{f and '_'}{f}" for k, m in enumerate(merge) for f in m.fields or ("",)]
+        results = [f"reduced{k}{f and '_'}{f}" for k, m in enumerate(merge) for f, _ in m.fields or (("", ""),)]
+        lanes = max(schedule.threads, self._lanes())  # some may hold the identity
+        own, steps = lanes // schedule.threads, -(-largest(self.length) // LANES)
+        slot = "[i]"
         names: dict[int, str] = {}
         blocks = []
         for stage in stages:
@@ -159,25 +218,18 @@ class FoldSpec(KernelSpec):
                     names[i] = results[instr.attrs[0]]
             row_part = [i for i in stage.needed if i not in varying]
             row_lines = glsl.statements(self.body, row_part, names, dims)
-            inside = names | {i: f"held{i}[step]" for i in stage.held}
+            inside = names | {i: f"held{i}{slot}" for i in stage.held}
             element_lines = glsl.statements(self.body, [i for i in stage.needed if i in varying], inside, dims)
-            element_lines += [f"held{i}[step] = {inside[i]};" for i in stage.needed if i in held]
+            element_lines += [f"held{i}{slot} = {inside[i]};" for i in stage.needed if i in held]
             blocks.append((row_lines, element_lines, inside))
-        folds = [
+        shared: dict[str, str] = {}
+        shown = [
             {
-                "k": k,
                 "row": row,
                 "element": element,
-                "value": m.element([inside[i] for i in at]),
-                "type": m.type,
-                "identity": m.identity,
-                "combine": m.format.format,
-                "fields": [
-                    f"{d.glsl} reduced{k}_{field} = reduced{k}.{field};"
-                    for field, d in zip(m.fields, self._dtypes(at), strict=False)
-                ],
+                "folds": [self._shown(k, merge[k], inside, shared, place) for place, k in enumerate(stage.folds)],
             }
-            for k, (m, (_, at), (row, element, inside)) in enumerate(zip(merge, self.folds, blocks, strict=False))
+            for stage, (row, element, inside) in zip(stages[:-1], blocks, strict=False)
         ]
         final_row, final_element, final_names = blocks[-1]
         text = {
@@ -189,27 +241,54 @@ class FoldSpec(KernelSpec):
             ]
             for full in (True, False)
         }
-        local_size = ROWS * schedule.groups or (LANES if schedule.row_per_workgroup else schedule.invocations)
-        lanes = min(LANES, 1 << max(0, (largest(self.length) - 1).bit_length()))  # some may hold the identity
+        ahead = LANES * schedule.ahead if lanes == LANES else SPAN + 1  # elements of a row loaded at a time
         return {
-            "local_size": (local_size, 1),
-            "groups": schedule.groups,
-            "row_per_workgroup": schedule.row_per_workgroup,
-            "steps": schedule.held,
-            "held": [(self.body.instrs[i].dtype.glsl, f"held{i}") for i in sorted(held)],
-            "ragged": not same(self.length, schedule.held * LANES),
+            "local_size": (schedule.rows * schedule.threads, 1),
+            "threads": schedule.threads,
+            "rows": schedule.rows,
+            "across": schedule.across,
+            "held": schedule.held,
+            "kept": [(self.body.instrs[i].dtype.glsl, f"held{i}") for i in sorted(held)],
+            "steps": steps,
+            "own": own,
+            "ragged": not same(self.length, steps * own * schedule.threads),
+            "unroll": "[[unroll]] " if schedule.unroll else "",
+            "ahead": schedule.ahead if ahead <= largest(self.length) else 1,
+            "chunks": self.length // ahead,
+            "tail": schedule.ahead == 1 or not same(self.length % ahead, 0),
+            "guarded": not same(self.length % (own * schedule.threads), 0),
             "length": self.length,
             "lanes": lanes,
             "lane_bits": lanes.bit_length() - 1,
             "row_coordinates": decompose("row", self.outer, outer_dims),
             "element_coordinates": decompose("e", self.inner[1:], inner_dims) if self.inner else [],
             "merges": sorted({m.text for m in merge if m.text}),
-            "folds": folds,
-            "lane_types": sorted({f["type"] for f in folds}),
+            "stages": shown,
+            "shared": sorted(shared.items()),
             "final_row": final_row,
             "final_element": final_element,
             "element_stores": text[True],
             "row_stores": text[False],
+        }
+
+    def _shown(
+        self, k: int, merge: merges.Merge, inside: dict[int, str], shared: dict[str, str], place: int
+    ) -> dict[str, Any]:
+        """Fold k for the template, the ``place``-th of its stage; ``shared`` learns the arrays of shared memory."""
+        at = self.folds[k][1]
+        name = f"lanes{place}_{merge.type}"
+        shared[name] = merge.type
+        return {
+            "k": k,
+            "value": merge.element([inside[i] for i in at]),
+            "type": merge.type,
+            "shared": name,
+            "identity": merge.identity,
+            "combine": merge.format.format,
+            "fields": [
+                f"{d.glsl} reduced{k}_{field} = {part.format(f'reduced{k}')};"
+                for (field, part), d in zip(merge.fields, self._dtypes(at), strict=False)
+            ],
         }
 
     def ops(self) -> Sequence[str]:
@@ -248,6 +327,18 @@ class FoldSpec(KernelSpec):
             (self.body.flops() + merged) * elements,
             4 * (read + elements * full + sizes[0] * (len(self.results) - full)),
         )
+
+
+def _most_alive(stages: Sequence[_Stage]) -> int:
+    """Values of an element that later stages still need, at the most."""
+    return max(
+        len({i for stage in stages[k + 1 :] for i in stage.held if i in _before(stages, k)}) for k in range(len(stages))
+    )
+
+
+def _before(stages: Sequence[_Stage], k: int) -> set[int]:
+    """What stages up to k have computed."""
+    return {i for stage in stages[: k + 1] for i in stage.needed}
 
 
 def fold_lanes(name: str, x: Array) -> Array:

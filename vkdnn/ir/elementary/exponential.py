@@ -32,7 +32,8 @@ _ROUNDER = 12582912.0  # 1.5 * 2**23: adding it rounds to an integer, which is t
 _LOG2_E = 1.44269504
 _LN2 = (0.693147182, -1.90465421e-09)
 EXP_LOWEST = -87.3365402  # below, e**x is below 2**-126
-_EXP_HIGHEST = 88.7228317  # above, it is infinite
+_EXP_LOWEST_BITS = 0xC2AEAC4F
+_EXP_HIGHEST_BITS = 0x42B17217  # of 88.7228317: above, it is infinite
 _UNSCALE = 2.0**-64
 
 # (e**r - 1 - r) / r**2 on |r| <= ln(2)/2; relative error of e**r below 2**-33
@@ -77,7 +78,9 @@ def _add_exponent(x: Value, k: Value) -> Value:
 def exp(x: Value) -> Value:
     head, _, k = exp_scaled(x)
     y = _add_exponent(head, k)
-    return keep_nan(x, where(x > _EXP_HIGHEST, _INFINITY, where(x < EXP_LOWEST, 0.0, y)))
+    # By bits, which is cheaper: positive floats ascend as int32, negative ones descend as uint32, NaN is at both ends.
+    y = where(bitcast(x, "uint32") > _EXP_LOWEST_BITS, 0.0, y)
+    return keep_nan(x, where(bitcast(x, "int32") > _EXP_HIGHEST_BITS, _INFINITY, y))
 
 
 def softmax_rescale(part: Value, top: Value) -> Value:
