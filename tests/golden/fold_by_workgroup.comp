@@ -68,22 +68,24 @@ float exp_(float x) {
 shared float lanes0_float[128];
 shared uint lanes0_uint[128];
 
-// A workgroup has 1 row, each folded by 128 invocations; invocation `group` has lanes group, group + 128, ...
-// The tree's strides of 128 and more meet inside an invocation, the others in shared memory.
+// A workgroup has 8 rows, each folded by 16 invocations; invocation `group` has lanes group, group + 16, ...
+// The tree's strides of 16 and more meet inside an invocation, the others in shared memory.
 void main() {
     uint place = gl_LocalInvocationID.x;
-    uint group = place;
-    for (uint row = gl_WorkGroupID.x; row < rows; row += gl_NumWorkGroups.x) {
+    uint group = place % 16u, line = place / 16u;
+    for (uint first = gl_WorkGroupID.x * 8u; first < rows; first += gl_NumWorkGroups.x * 8u) {
+        uint row = min(first + line, rows - 1u);  // spare ones fold the last row and store nothing
+        bool live = first + line < rows;
         uint i0 = row;
 
-        uint lane0[1];
-        [[unroll]] for (uint u = 0u; u < 1u; ++u) lane0[u] = 0u;
+        uint lane0[8];
+        [[unroll]] for (uint u = 0u; u < 8u; ++u) lane0[u] = 0u;
         {
         uint begin = group;
         for (; begin < 200u; begin += 128u) {
-            [[unroll]] for (uint u = 0u; u < 1u; ++u) {
-                uint e = begin + u * 128u;
-                {
+            [[unroll]] for (uint u = 0u; u < 8u; ++u) {
+                uint e = begin + u * 16u;
+                if (e < 200u) {
             uint i1 = e;
             float t0 = in0[base_in0 + i0 * 200u + i1];
             float t2 = mul(t0, 2.0);
@@ -94,26 +96,29 @@ void main() {
             }
         }
         }
+        [[unroll]] for (uint u = 0u; u < 4u; ++u) lane0[u] = max(lane0[u], lane0[u + 4u]);
+        [[unroll]] for (uint u = 0u; u < 2u; ++u) lane0[u] = max(lane0[u], lane0[u + 2u]);
+        [[unroll]] for (uint u = 0u; u < 1u; ++u) lane0[u] = max(lane0[u], lane0[u + 1u]);
         lanes0_uint[place] = lane0[0];
         barrier();
-        for (uint stride = 64u; stride > 0u; stride >>= 1u) {
+        for (uint stride = 8u; stride > 0u; stride >>= 1u) {
             if (group < stride) {
                 lanes0_uint[place] = max(lanes0_uint[place], lanes0_uint[place + stride]);
             }
             barrier();
         }
-        uint reduced0 = lanes0_uint[0];
+        uint reduced0 = lanes0_uint[line * 16u];
         float reduced0_value = of_order(reduced0);
         barrier();
         float t6 = reduced0_value;
-        float lane1[1];
-        [[unroll]] for (uint u = 0u; u < 1u; ++u) lane1[u] = NEGATIVE_ZERO;
+        float lane1[8];
+        [[unroll]] for (uint u = 0u; u < 8u; ++u) lane1[u] = NEGATIVE_ZERO;
         {
         uint begin = group;
         for (; begin < 200u; begin += 128u) {
-            [[unroll]] for (uint u = 0u; u < 1u; ++u) {
-                uint e = begin + u * 128u;
-                {
+            [[unroll]] for (uint u = 0u; u < 8u; ++u) {
+                uint e = begin + u * 16u;
+                if (e < 200u) {
             uint i1 = e;
             float t0 = in0[base_in0 + i0 * 200u + i1];
             float t2 = mul(t0, 2.0);
@@ -126,23 +131,26 @@ void main() {
             }
         }
         }
+        [[unroll]] for (uint u = 0u; u < 4u; ++u) lane1[u] = add(lane1[u], lane1[u + 4u]);
+        [[unroll]] for (uint u = 0u; u < 2u; ++u) lane1[u] = add(lane1[u], lane1[u + 2u]);
+        [[unroll]] for (uint u = 0u; u < 1u; ++u) lane1[u] = add(lane1[u], lane1[u + 1u]);
         lanes0_float[place] = lane1[0];
         barrier();
-        for (uint stride = 64u; stride > 0u; stride >>= 1u) {
+        for (uint stride = 8u; stride > 0u; stride >>= 1u) {
             if (group < stride) {
                 lanes0_float[place] = add(lanes0_float[place], lanes0_float[place + stride]);
             }
             barrier();
         }
-        float reduced1 = lanes0_float[0];
+        float reduced1 = lanes0_float[line * 16u];
         barrier();
 
-        {
+        if (live) {
         uint begin = group;
         for (; begin < 200u; begin += 128u) {
-            [[unroll]] for (uint u = 0u; u < 1u; ++u) {
-                uint e = begin + u * 128u;
-                {
+            [[unroll]] for (uint u = 0u; u < 8u; ++u) {
+                uint e = begin + u * 16u;
+                if (e < 200u) {
             uint i1 = e;
             float t0 = in0[base_in0 + i0 * 200u + i1];
             float t2 = mul(t0, 2.0);

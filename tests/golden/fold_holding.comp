@@ -68,21 +68,23 @@ float exp_(float x) {
 shared float lanes0_float[128];
 shared uint lanes0_uint[128];
 
-// A workgroup has 1 row, each folded by 128 invocations; invocation `group` has lanes group, group + 128, ...
-// The tree's strides of 128 and more meet inside an invocation, the others in shared memory.
+// A workgroup has 8 rows, each folded by 16 invocations; invocation `group` has lanes group, group + 16, ...
+// The tree's strides of 16 and more meet inside an invocation, the others in shared memory.
 void main() {
     uint place = gl_LocalInvocationID.x;
-    uint group = place;
-    for (uint row = gl_WorkGroupID.x; row < rows; row += gl_NumWorkGroups.x) {
+    uint group = place % 16u, line = place / 16u;
+    for (uint first = gl_WorkGroupID.x * 8u; first < rows; first += gl_NumWorkGroups.x * 8u) {
+        uint row = min(first + line, rows - 1u);  // spare ones fold the last row and store nothing
+        bool live = first + line < rows;
         uint i0 = row;
-        float held4[2];
-        float held8[2];
+        float held4[16];
+        float held8[16];
 
-        uint lane0[1];
-        [[unroll]] for (uint u = 0u; u < 1u; ++u) lane0[u] = 0u;
+        uint lane0[8];
+        [[unroll]] for (uint u = 0u; u < 8u; ++u) lane0[u] = 0u;
         {
-        [[unroll]] for (uint i = 0u; i < 2u; ++i) {
-            uint u = i % 1u, e = group + u * 128u + i / 1u * 128u;
+        [[unroll]] for (uint i = 0u; i < 16u; ++i) {
+            uint u = i % 8u, e = group + u * 16u + i / 8u * 128u;
             if (e < 200u) {
             uint i1 = e;
             float t0 = in0[base_in0 + i0 * 200u + i1];
@@ -94,23 +96,26 @@ void main() {
             }
         }
         }
+        [[unroll]] for (uint u = 0u; u < 4u; ++u) lane0[u] = max(lane0[u], lane0[u + 4u]);
+        [[unroll]] for (uint u = 0u; u < 2u; ++u) lane0[u] = max(lane0[u], lane0[u + 2u]);
+        [[unroll]] for (uint u = 0u; u < 1u; ++u) lane0[u] = max(lane0[u], lane0[u + 1u]);
         lanes0_uint[place] = lane0[0];
         barrier();
-        for (uint stride = 64u; stride > 0u; stride >>= 1u) {
+        for (uint stride = 8u; stride > 0u; stride >>= 1u) {
             if (group < stride) {
                 lanes0_uint[place] = max(lanes0_uint[place], lanes0_uint[place + stride]);
             }
             barrier();
         }
-        uint reduced0 = lanes0_uint[0];
+        uint reduced0 = lanes0_uint[line * 16u];
         float reduced0_value = of_order(reduced0);
         barrier();
         float t6 = reduced0_value;
-        float lane1[1];
-        [[unroll]] for (uint u = 0u; u < 1u; ++u) lane1[u] = NEGATIVE_ZERO;
+        float lane1[8];
+        [[unroll]] for (uint u = 0u; u < 8u; ++u) lane1[u] = NEGATIVE_ZERO;
         {
-        [[unroll]] for (uint i = 0u; i < 2u; ++i) {
-            uint u = i % 1u, e = group + u * 128u + i / 1u * 128u;
+        [[unroll]] for (uint i = 0u; i < 16u; ++i) {
+            uint u = i % 8u, e = group + u * 16u + i / 8u * 128u;
             if (e < 200u) {
             uint i1 = e;
             float t7 = sub(held4[i], t6);
@@ -120,20 +125,23 @@ void main() {
             }
         }
         }
+        [[unroll]] for (uint u = 0u; u < 4u; ++u) lane1[u] = add(lane1[u], lane1[u + 4u]);
+        [[unroll]] for (uint u = 0u; u < 2u; ++u) lane1[u] = add(lane1[u], lane1[u + 2u]);
+        [[unroll]] for (uint u = 0u; u < 1u; ++u) lane1[u] = add(lane1[u], lane1[u + 1u]);
         lanes0_float[place] = lane1[0];
         barrier();
-        for (uint stride = 64u; stride > 0u; stride >>= 1u) {
+        for (uint stride = 8u; stride > 0u; stride >>= 1u) {
             if (group < stride) {
                 lanes0_float[place] = add(lanes0_float[place], lanes0_float[place + stride]);
             }
             barrier();
         }
-        float reduced1 = lanes0_float[0];
+        float reduced1 = lanes0_float[line * 16u];
         barrier();
 
-        {
-        [[unroll]] for (uint i = 0u; i < 2u; ++i) {
-            uint u = i % 1u, e = group + u * 128u + i / 1u * 128u;
+        if (live) {
+        [[unroll]] for (uint i = 0u; i < 16u; ++i) {
+            uint u = i % 8u, e = group + u * 16u + i / 8u * 128u;
             if (e < 200u) {
             uint i1 = e;
             float t10 = divide(held8[i], reduced1);

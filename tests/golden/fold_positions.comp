@@ -41,22 +41,24 @@ argmax_fi merge_argmax_fi(argmax_fi a, argmax_fi b) {
 
 shared argmax_fi lanes0_argmax_fi[128];
 
-// A workgroup has 1 row, each folded by 128 invocations; invocation `group` has lanes group, group + 128, ...
-// The tree's strides of 128 and more meet inside an invocation, the others in shared memory.
+// A workgroup has 8 rows, each folded by 16 invocations; invocation `group` has lanes group, group + 16, ...
+// The tree's strides of 16 and more meet inside an invocation, the others in shared memory.
 void main() {
     uint place = gl_LocalInvocationID.x;
-    uint group = place;
-    for (uint row = gl_WorkGroupID.x; row < rows; row += gl_NumWorkGroups.x) {
+    uint group = place % 16u, line = place / 16u;
+    for (uint first = gl_WorkGroupID.x * 8u; first < rows; first += gl_NumWorkGroups.x * 8u) {
+        uint row = min(first + line, rows - 1u);  // spare ones fold the last row and store nothing
+        bool live = first + line < rows;
         uint i0 = row;
 
-        argmax_fi lane0[1];
-        [[unroll]] for (uint u = 0u; u < 1u; ++u) lane0[u] = argmax_fi(uintBitsToFloat(0xff800000u), 2147483647);
+        argmax_fi lane0[8];
+        [[unroll]] for (uint u = 0u; u < 8u; ++u) lane0[u] = argmax_fi(uintBitsToFloat(0xff800000u), 2147483647);
         {
         uint begin = group;
         for (; begin < 200u; begin += 128u) {
-            [[unroll]] for (uint u = 0u; u < 1u; ++u) {
-                uint e = begin + u * 128u;
-                {
+            [[unroll]] for (uint u = 0u; u < 8u; ++u) {
+                uint e = begin + u * 16u;
+                if (e < 200u) {
             uint i1 = e;
             float t0 = in0[base_in0 + i0 * 200u + i1];
             int t1 = int(i1);
@@ -65,20 +67,23 @@ void main() {
             }
         }
         }
+        [[unroll]] for (uint u = 0u; u < 4u; ++u) lane0[u] = merge_argmax_fi(lane0[u], lane0[u + 4u]);
+        [[unroll]] for (uint u = 0u; u < 2u; ++u) lane0[u] = merge_argmax_fi(lane0[u], lane0[u + 2u]);
+        [[unroll]] for (uint u = 0u; u < 1u; ++u) lane0[u] = merge_argmax_fi(lane0[u], lane0[u + 1u]);
         lanes0_argmax_fi[place] = lane0[0];
         barrier();
-        for (uint stride = 64u; stride > 0u; stride >>= 1u) {
+        for (uint stride = 8u; stride > 0u; stride >>= 1u) {
             if (group < stride) {
                 lanes0_argmax_fi[place] = merge_argmax_fi(lanes0_argmax_fi[place], lanes0_argmax_fi[place + stride]);
             }
             barrier();
         }
-        argmax_fi reduced0 = lanes0_argmax_fi[0];
+        argmax_fi reduced0 = lanes0_argmax_fi[line * 16u];
         float reduced0_value = reduced0.value;
         int reduced0_index = reduced0.index;
         barrier();
 
-        if (group == 0u) {
+        if (group == 0u && live) {
             out0[base_out0 + i0] = reduced0_index;
         }
     }
