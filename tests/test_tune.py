@@ -480,7 +480,7 @@ def test_the_command_tunes_lists_explains_and_clears(store, tmp_path, monkeypatc
     (known,) = told("--list", "--json")
     assert known["current"] and known["gain"] >= 1 and known["sizes"] == [40]
     text = told("--explain", "maximum")
-    assert "FoldSchedule(row_per_workgroup=True" in text and "the default" in text and "timestamps" in text
+    assert "FoldSchedule(threads=" in text and "the default" in text and "timestamps" in text
     assert told("--explain", known["key"][:8], "--json")[0]["spec"].startswith("fold")
     assert "0 of 1 tuned kernel" in told("--compare-defaults") or known["gain"] > 1.1
     told("--explain", "nothing like it", status=1)

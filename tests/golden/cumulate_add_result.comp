@@ -36,5 +36,5 @@ void main() {
         }
         float both = combine(before, prefix);
         out0[to] = block == 0u ? prefix : both;
-    }
+}
 }

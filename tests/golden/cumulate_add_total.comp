@@ -23,5 +23,5 @@ void main() {
         float total = in0[base_in0 + row * 300u + k];
         for (k = first + 1u; k < last; ++k) total = combine(total, in0[base_in0 + row * 300u + k]);
         out0[base_out0 + i] = total;
-    }
+}
 }

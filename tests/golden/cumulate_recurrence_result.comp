@@ -41,5 +41,5 @@ void main() {
             to += 1u;
             out0[to] = state;
         }
-    }
+}
 }

@@ -36,5 +36,5 @@ void main() {
         }
         out0[base_out0 + i] = product;
         out1[base_out1 + i] = state;
-    }
+}
 }

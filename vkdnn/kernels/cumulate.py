@@ -22,7 +22,7 @@ from vkdnn.dtypes import DType
 from vkdnn.ir import build
 from vkdnn.ir.body import Affine, strided
 from vkdnn.ir.define import evaluate
-from vkdnn.ir.dims import largest, maximum
+from vkdnn.ir.dims import largest, maximum, same
 from vkdnn.ir.node import Node
 from vkdnn.ir.ops import OPS
 from vkdnn.kernels.base import Array, Cost, Groups, KernelSpec, Operand, Results, Target, group_count
@@ -41,6 +41,17 @@ class CumulateParameters:
 
     form: str
     stage: str
+
+
+@dataclass(frozen=True)
+class CumulateSchedule:
+    """Invocations a workgroup, each with a block of its own, and how many blocks it stages in shared memory (0: none).
+
+    Staging is for graphics cards and an axis whose elements are neighbours: those of a block then lie together.
+    """
+
+    invocations: int
+    staged: int = 0
 
 
 @dataclass(frozen=True)
@@ -78,17 +89,21 @@ class CumulateSpec(KernelSpec):
         inputs = "".join(f"\n  in{i} {d} [{a}]" for i, (a, d) in enumerate(zip(self.index, self.inputs, strict=True)))
         return f"cumulate {self.form} {self.stage} (outer, {self.length}, {self.inner}) results {self.wanted}{inputs}\n"
 
-    def schedules(self, target: Target) -> tuple[int, ...]:
-        return (64, 128)
+    def schedules(self, target: Target) -> tuple[CumulateSchedule, ...]:
+        plain = CumulateSchedule(64), CumulateSchedule(128)
+        along = same(self.inner, 1) and all(same(a.strides[1], 1) for a in self.index[: 1 + self.pair])
+        return (CumulateSchedule(128, 32 >> self.pair), *plain) if along and not target.software else plain
 
-    def groups(self, sizes: tuple[int, ...], schedule: int) -> Groups:
-        return (group_count(sizes[0] * self.blocks * self.inner, schedule), 1, 1)
+    def groups(self, sizes: tuple[int, ...], schedule: CumulateSchedule) -> Groups:
+        per_group = schedule.staged or schedule.invocations
+        return (group_count(sizes[0] * self.blocks * self.inner, per_group), 1, 1)
 
-    def context(self, schedule: int) -> dict[str, Any]:
+    def context(self, schedule: CumulateSchedule) -> dict[str, Any]:
         dtype = self.inputs[0]
         inputs = [f"in{i}[{glsl.affine(a, ['row', 'k', 'column'], f'base_in{i}')}]" for i, a in enumerate(self.index)]
         return {
-            "local_size": (schedule, 1),
+            "local_size": (schedule.invocations, 1),
+            "tiled": schedule.staged,
             "form": self.form,
             "stage": self.stage,
             "pair": self.pair,
@@ -99,7 +114,7 @@ class CumulateSpec(KernelSpec):
             "inner": self.inner,
             "block_size": BLOCK,
             "blocks": self.blocks,
-            "given": inputs,
+            "inputs": inputs,
             "carried": len(inputs) > 1 + self.pair,
             "wanted": self.wanted,
         }
