@@ -92,7 +92,9 @@ class CumulateSpec(KernelSpec):
     def schedules(self, target: Target) -> tuple[CumulateSchedule, ...]:
         plain = CumulateSchedule(64), CumulateSchedule(128)
         along = same(self.inner, 1) and all(same(a.strides[1], 1) for a in self.index[: 1 + self.pair])
-        return (CumulateSchedule(128, 32 >> self.pair), *plain) if along and not target.software else plain
+        if target.software or self.stage == "total" or not along:
+            return plain
+        return (CumulateSchedule(128, 32 >> self.pair), *plain)
 
     def groups(self, sizes: tuple[int, ...], schedule: CumulateSchedule) -> Groups:
         per_group = schedule.staged or schedule.invocations
