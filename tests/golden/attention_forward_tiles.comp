@@ -193,8 +193,7 @@ void main() {
             float top0 = none, weight0 = ZERO;
             for (uint block = key_begin / 128u * 128u; block < key_end; block += 128u) {
                 ++turn;
-                uint begin = max(key_begin, block) - block, stop = min(key_end - block, 128u);
-                begin = begin / 16u * 16u;
+                uint stop = min(key_end - block, 128u), begin = min(max(key_begin, block) - block, stop - 1u) / 16u * 16u;
                 float s0[8], s1[8], s2[8], s3[8];
                 uint w0[8], w1[8], w2[8], w3[8];
                 {

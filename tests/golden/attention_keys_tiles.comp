@@ -132,8 +132,7 @@ void main() {
                 query_begin = uint(clamp(int(first_row) - clamp(4, -(1 << 30), 1 << 30), 0, int(length_q)));
                 if (block + 128u <= query_begin || block >= query_end) continue;  // all invocations alike
                 ++turn;
-                uint begin = max(query_begin, block) - block, stop = min(query_end - block, 128u);
-                begin = begin / 16u * 16u;
+                uint stop = min(query_end - block, 128u), begin = min(max(query_begin, block) - block, stop - 1u) / 16u * 16u;
                 for (uint e = lid; e < 128u; e += 64u) {
                     float peak = in4[base_in4 + h * 9u + (start_q + min(block + e, length_q - 1u))], inverse = in5[base_in5 + h * 9u + (start_q + min(block + e, length_q - 1u))], delta = in6[base_in6 + h + (start_q + min(block + e, length_q - 1u)) * 4u];
                     other_peak[e] = peak;

@@ -128,8 +128,7 @@ void main() {
             bool fresh0 = true, fresh1 = true, fresh2 = true, fresh3 = true;
             for (uint block = key_begin / 128u * 128u; block < key_end; block += 128u) {
                 ++turn;
-                uint begin = max(key_begin, block) - block, stop = min(key_end - block, 128u);
-                begin = begin / 16u * 16u;
+                uint stop = min(key_end - block, 128u), begin = min(max(key_begin, block) - block, stop - 1u) / 16u * 16u;
                 float s0[8], s1[8], s2[8], s3[8];
                 float slopes0[8], slopes1[8], slopes2[8], slopes3[8];
                 uint ds0[8], ds1[8], ds2[8], ds3[8];

@@ -48,7 +48,7 @@ RESULTS = {
     "keys": ("dk", "dv"),
     "pairs": ("dot", "g", "live"),
 }
-TILES = (256, 128, 64)  # invocations of a tile; each holds four rows
+TILES = (256, 128, 64)  # invocations of a tile, the best first; each holds four rows
 _SUMMED = {"forward": "v", "queries": "k", "keys": "kv"}  # widths of the rows that a role sums up
 _PLAIN = 12  # float operations of a body up to which loops over it are unrolled
 _PRIVATE_WORDS = 1536  # about what an invocation of a software device keeps close by
@@ -216,10 +216,8 @@ class AttentionSpec(KernelSpec):
             wide = 2 if max(widths.values()) > 128 else 1
             return 4 * words <= target.shared_bytes and columns + 8 * wide <= 32
 
-        # Gradients need so many registers that fewer invocations leave more workgroups on a processor.
-        preferred = TILES if self.role == "forward" else (128, 256, 64)
         unroll = not target.software
-        return tuple(AttentionSchedule(n, 4, 8, tiled=True, unroll=unroll) for n in preferred if fits(n))
+        return tuple(AttentionSchedule(n, 4, 8, tiled=True, unroll=unroll) for n in TILES if fits(n))
 
     def groups(self, sizes: tuple[int, ...], schedule: Schedule) -> Groups:
         batches, queries, keys, _ = sizes
