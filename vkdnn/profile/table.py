@@ -22,7 +22,7 @@ def heading(profile: Profile) -> list[str]:
     parts = ", ".join(f"{_ms(first[name])} {name}" for name in ("trace", "plan", "compile", "record") if name in first)
     return [
         f"{profile.name} on {profile.device}",
-        f"ceilings: copy {roof.bytes_per_s / 1e9:,.3g} GB/s, multiply and add {roof.flops_per_s / 1e9:,.5g} GFLOP/s",
+        f"ceilings: copy {_rate(roof.bytes_per_s)} GB/s, multiply and add {_rate(roof.flops_per_s)} GFLOP/s",
         f"a call: {_ms(profile.wall)} of wall time, {_ms(profile.busy)} in kernels: busy {profile.busy_share:.1%}",
         "not in kernels: " + ", ".join(f"{_ms(seconds)} {where}" for where, seconds in gaps.items()),
         f"{_counted(profile.submissions, 'submission')}, {_counted(profile.dispatches, 'dispatch')}, "
@@ -58,6 +58,11 @@ def _line(cells: tuple[str, ...]) -> str:
     numbers = "  ".join(f"{cell:>{width}}" for cell, width in zip(cells, _WIDTHS, strict=False))
     bound, kernel = cells[len(_WIDTHS) :]
     return f"{numbers}  {bound:<10}  {kernel}"
+
+
+def _rate(per_second: float) -> str:
+    billions = per_second / 1e9
+    return f"{billions:,.0f}" if billions >= 100 else f"{billions:.3g}"
 
 
 def _ms(seconds: float) -> str:
