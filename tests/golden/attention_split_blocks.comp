@@ -153,9 +153,10 @@ float log_(float x) {
 // A workgroup has a block of 128 keys and 4 rows that meet it: queries, each with all heads of the key head's group. So
 // keys and values are read once for all of them. First an invocation is a key, then it is a column of the values, while
 // loads of what comes next are under way.
-shared vec4 by_rows[128];  // queries, column by column; then weights, key by key: -1 has no part in the values
-shared float by_keys[2080];  // columns of keys; then scores and weights, row by row
-shared float line[68], peak_of[4];
+shared vec4 queries_of[64];
+shared float keys_of[2080];
+shared float s[576], line[68], peak_of[4];
+shared vec2 weights[256];  // -1: no part in the values
 shared uint some_live, some_dead;
 
 void main() {
@@ -225,13 +226,13 @@ void main() {
             uint n = min(first + r, all_rows - 1u), own = n / 2u, h = key_head * 2u + n % 2u;
             uint at = base_in0 + h * 64u;
             float value = in0[at + c * 1u];
-            by_rows[c * 1u + r / 4u][r % 4u] = value;
+            queries_of[c * 1u + r / 4u][r % 4u] = value;
         }
         float d0 = ZERO, d1 = ZERO, d2 = ZERO, d3 = ZERO;
         uint c = min(column, 63u);
         [[dont_unroll]] for (uint from = 0u; from < 64u; from += 16u) {
             barrier();
-            [[unroll]] for (uint u = 0u; u < 16u; ++u) by_keys[e % 16u * 130u + e / 16u + u * 8u] = next[u];
+            [[unroll]] for (uint u = 0u; u < 16u; ++u) keys_of[e % 16u * 130u + e / 16u + u * 8u] = next[u];
             barrier();
             if (from + 16u < 64u) {
                 if (full) [[unroll]] for (uint u = 0u; u < 16u; ++u) {
@@ -257,29 +258,28 @@ void main() {
 
             }
             [[unroll]] for (uint u = 0u; u < 16u; ++u) {
-                float x = by_keys[u * 130u + e];
-                vec4 q0 = by_rows[(from + u) * 1u + 0u];
+                float x = keys_of[u * 130u + e];
+                vec4 q0 = queries_of[(from + u) * 1u + 0u];
                 d0 = add(d0, mul(q0[0], x));
                 d1 = add(d1, mul(q0[1], x));
                 d2 = add(d2, mul(q0[2], x));
                 d3 = add(d3, mul(q0[3], x));
             }
         }
-        barrier();
-        by_keys[0u + e] = d0;
-        by_keys[144u + e] = d1;
-        by_keys[288u + e] = d2;
-        by_keys[432u + e] = d3;
+        s[0u + e] = d0;
+        s[144u + e] = d1;
+        s[288u + e] = d2;
+        s[432u + e] = d3;
         bool whole = true;
         [[dont_unroll]] for (uint r = 0u; r < 4u; ++r) {
             uint n = min(first + r, all_rows - 1u), own = n / 2u, h = key_head * 2u + n % 2u;
             int t4 = in3[base_in3];
-            float dot = by_keys[r * 144u + e];
+            float dot = s[r * 144u + e];
             uint i = own, j = min(block + e, length_k - 1u);
             float t2 = mul(dot, 0.125);
             float score = t2;
             score = (seen >> r & 1u) != 0u ? score : none;
-            by_keys[r * 144u + e] = score;
+            s[r * 144u + e] = score;
             whole = whole && !is_equal(score, none);
         }
         if (!whole) some_dead = 1u;
@@ -288,7 +288,7 @@ void main() {
         uint ty = e / 16u, tx = e % 16u;
         if (ty < 4u) {
             float peak = none;
-            for (uint u = 0u; u < 128u; u += 16u) peak = maximum(peak, by_keys[ty * 144u + tx + u]);
+            for (uint u = 0u; u < 128u; u += 16u) peak = maximum(peak, s[ty * 144u + tx + u]);
             line[ty * 17u + tx] = peak;
         }
         barrier();
@@ -299,16 +299,16 @@ void main() {
         }
         barrier();
         [[dont_unroll]] for (uint r = 0u; r < 4u; ++r) {
-            float score = by_keys[r * 144u + e], gone = -1.0;
+            float score = s[r * 144u + e], gone = -1.0;
             float w = exp_(sub(score, peak_of[r]));
             bool live = !is_equal(score, none);
-            by_keys[r * 144u + e] = live ? w : dead;
-            by_rows[e][r] = live ? w : gone;
+            s[r * 144u + e] = live ? w : dead;
+            weights[(e * 2u + r / 2u)][r % 2u] = live ? w : gone;
         }
         barrier();
         // The tree over 128 lanes: strides 64, 32 and 16 meet in one invocation, 8 to 1 in the one that has the row.
         if (ty < 4u) {
-            float w0 = by_keys[ty * 144u + tx + 0u], w1 = by_keys[ty * 144u + tx + 16u], w2 = by_keys[ty * 144u + tx + 32u], w3 = by_keys[ty * 144u + tx + 48u], w4 = by_keys[ty * 144u + tx + 64u], w5 = by_keys[ty * 144u + tx + 80u], w6 = by_keys[ty * 144u + tx + 96u], w7 = by_keys[ty * 144u + tx + 112u];
+            float w0 = s[ty * 144u + tx + 0u], w1 = s[ty * 144u + tx + 16u], w2 = s[ty * 144u + tx + 32u], w3 = s[ty * 144u + tx + 48u], w4 = s[ty * 144u + tx + 64u], w5 = s[ty * 144u + tx + 80u], w6 = s[ty * 144u + tx + 96u], w7 = s[ty * 144u + tx + 112u];
             line[ty * 17u + tx] = add(add(add(w0, w4), add(w2, w6)), add(add(w1, w5), add(w3, w7)));
         }
         barrier();
@@ -324,6 +324,7 @@ void main() {
             out1[base_out1 + at] = w0;
         }
         bool careful = some_dead != 0u;
+        uint no_part = 0xbf800000u;  // -1, which no weight is
         float sum0 = ZERO, sum1 = ZERO;
         [[dont_unroll]] for (uint from = 0u; from < 128u; from += 32u) {
             float now[32];
@@ -340,14 +341,14 @@ void main() {
 
             }
             if (careful) [[unroll]] for (uint u = 0u; u < 32u; ++u) {
-                float w0 = by_rows[(from + u)][side % 2u * 2u + 0u], w1 = by_rows[(from + u)][side % 2u * 2u + 1u];
-                { float w = w0, more = add(sum0, mul(w, now[u])); sum0 = is_less(w, dead) ? sum0 : more; }
-                { float w = w1, more = add(sum1, mul(w, now[u])); sum1 = is_less(w, dead) ? sum1 : more; }
+                vec2 w0 = weights[((from + u) * 2u + side)];
+                { float w = w0[0], more = add(sum0, mul(w, now[u])); bool out_ = floatBitsToUint(w) == no_part; sum0 = out_ ? sum0 : more; }
+                { float w = w0[1], more = add(sum1, mul(w, now[u])); bool out_ = floatBitsToUint(w) == no_part; sum1 = out_ ? sum1 : more; }
             }
             else [[unroll]] for (uint u = 0u; u < 32u; ++u) {
-                float w0 = by_rows[(from + u)][side % 2u * 2u + 0u], w1 = by_rows[(from + u)][side % 2u * 2u + 1u];
-                sum0 = add(sum0, mul(w0, now[u]));
-                sum1 = add(sum1, mul(w1, now[u]));
+                vec2 w0 = weights[((from + u) * 2u + side)];
+                sum0 = add(sum0, mul(w0[0], now[u]));
+                sum1 = add(sum1, mul(w0[1], now[u]));
             }
         }
         if (column < 64u && first + side * 2u + 0u < all_rows) {

@@ -105,7 +105,8 @@ def is_long_attention(node: Node) -> bool:
     call: AttentionCall = node.attrs[1]
     if call.role != "forward" or call.packed:
         return False
-    if largest(call.queries) <= FEW_QUERIES:
+    queries = largest(call.queries)
+    if queries <= FEW_QUERIES and queries * call.group <= BLOCK:  # so that what blocks give is less than the values
         return largest(call.keys) >= FEW_KEYS
     return smallest(call.keys) >= SPLIT_KEYS and largest(call.batches * call.heads * call.queries) < SPLIT_ROWS
 

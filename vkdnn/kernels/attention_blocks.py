@@ -5,7 +5,7 @@ A schedule must never touch the orders of vkdnn.kernels.attention.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vkdnn.kernels.base import Target
@@ -37,12 +37,13 @@ def split_schedules(target: Target, group: int, key_width: int) -> tuple[SplitSc
     """Those that fit into the device's shared memory, the best first."""
 
     def fits(one: SplitSchedule) -> bool:
-        by_rows, by_keys = _shared(one, key_width)
-        return 4 * (4 * by_rows + by_keys + 18 * one.rows + 2) <= target.shared_bytes
+        keys, queries = one.stage * (128 + 32 // one.stage), _columns(key_width, one.stage) * one.rows
+        return 4 * (keys + queries + one.rows * (144 + 17 + 1 + 128) + 2) <= target.shared_bytes
 
-    rows = (8, 4) if group > 4 else (4, 8)
+    wide, narrow = SplitSchedule(8, 16, 16), SplitSchedule(4, 16, 32)
+    found = (wide, narrow) if group > 4 else (narrow, wide)
     # Compilers of software devices take long over unrolled loops.
-    wanted = (SplitSchedule(r, stage, 32, not target.software) for stage in (16, 32) for r in rows)
+    wanted = (replace(one, unroll=not target.software) for one in (*found, SplitSchedule(4, 32, 32)))
     return tuple(filter(fits, wanted))
 
 
@@ -66,7 +67,7 @@ def context(schedule: SplitSchedule | MergeSchedule, key_width: int, value_width
     """
     if isinstance(schedule, MergeSchedule):
         return {"local_size": (schedule.lanes, 1), "together": False, "rows": 1, **vars(schedule)}
-    sides, (by_rows, by_keys) = 1, _shared(schedule, key_width)
+    sides = 1
     while sides < schedule.rows and INVOCATIONS // (2 * sides) >= value_width:
         sides *= 2
     return {
@@ -76,8 +77,6 @@ def context(schedule: SplitSchedule | MergeSchedule, key_width: int, value_width
         "step": 1,
         **vars(schedule),
         "key_columns": _columns(key_width, schedule.stage),
-        "rows_shared": by_rows,
-        "keys_shared": by_keys,
         "columns": INVOCATIONS // sides,
         "sides": sides,
         "each": schedule.rows // sides,
@@ -87,9 +86,3 @@ def context(schedule: SplitSchedule | MergeSchedule, key_width: int, value_width
 def _columns(width: int, stage: int) -> int:
     """Columns of queries and keys, filled up to whole stages."""
     return -(-width // stage) * stage
-
-
-def _shared(schedule: SplitSchedule, key_width: int) -> tuple[int, int]:
-    """Vectors by rows and words by keys in shared memory: what comes first has left when the other comes."""
-    by_rows = max(_columns(key_width, schedule.stage), INVOCATIONS) * schedule.rows // 4
-    return by_rows, max(schedule.stage * (128 + 32 // schedule.stage), 144 * schedule.rows)

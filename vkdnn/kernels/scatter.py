@@ -110,12 +110,14 @@ class ScatterSpec(KernelSpec):
 
     def schedules(self, target: Target) -> tuple[ScatterSchedule, ...]:
         plain, lanes = ScatterSchedule(64), min(1024, target.max_invocations)
+        columns = 4 if largest(self.shape.width) >= 4 else 1
+        # Compilers of software devices take long over unrolled loops. Small workgroups spread a row that many name.
+        sums = [(128, 4)] if target.software else [(128, 16), (32, 16)]
         found = {
             "rank": [ScatterSchedule(lanes, shared=True)] if largest(self.shape.block) <= STAGED else [],
             "offset": [ScatterSchedule(256, shared=True)],
             "start": [ScatterSchedule(256, shared=True)],
-            # Compilers of software devices take long over unrolled loops.
-            "sum": [ScatterSchedule(128, 4 if largest(self.shape.width) >= 4 else 1, 4 if target.software else 16)],
+            "sum": [ScatterSchedule(n, columns, ahead) for n, ahead in sums],
         }.get(self.stage, [])
         return (plain, *found) if target.software else (*found, plain)
 
