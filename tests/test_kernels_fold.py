@@ -264,6 +264,18 @@ def test_fields_of_one_fold_are_folded_once():
     assert sum(len(s.spec.folds) for s in steps if isinstance(s.spec, FoldSpec)) == 2  # moments, a sum
 
 
+def test_schedules_fit_into_shared_memory_and_workgroups():
+    x = vk.Array(leaf((500, 300), float32))
+    first, second, third = (vk.moments(x * k, axis=0)[1] for k in (2.0, 3.0, 5.0))
+    (step,) = schedule([(first * second * third).node])
+    assert len(step.spec.folds) == 3 and step.spec._levels() == [[0, 1, 2]]
+    for target in (Target(False), Target(False, 1024, 49152), Target(False, 1024, 32768)):
+        legal = step.spec.schedules(target)
+        assert any(s.across for s in legal) and len(set(legal)) == len(legal)
+        assert all(s.threads == 1 or s.threads * s.rows <= target.max_invocations for s in legal)
+        assert all(s.threads == 1 or s.threads * s.rows * 3 * 16 <= target.shared_bytes for s in legal)
+
+
 def test_a_field_that_its_siblings_wait_for_is_folded_apart(both):
     """The mean is needed by a product that the kernel of the variance reads."""
     x, w = hard_rows(40)[:2], np.random.default_rng(1).standard_normal((1, 40)).astype(np.float32)

@@ -114,7 +114,8 @@ class FoldSpec(KernelSpec):
         found = []
         # Few rows and many invocations for each: weights have few, and then they fill more of the device.
         for threads, rows in ((128, 8), (32, 32), (32, 8), (8, 32)) if self._across() else ():
-            if threads <= lanes and threads * rows <= target.max_invocations:
+            fits = 4 * self._shared_words() * threads * rows <= target.shared_bytes
+            if fits and threads <= lanes and threads * rows <= target.max_invocations:
                 found.append(FoldSchedule(threads, rows, ahead=max(1, AHEAD * threads // LANES), across=True))
         best = min(lanes, max(8 if length < LANES else 16, 1 << (length // 16).bit_length() - 1))
         for threads in (best, 2 * best, best // 2):
@@ -155,6 +156,11 @@ class FoldSpec(KernelSpec):
             instrs = [self.body.instrs[i] for i in self.body.needed(at)]
             level.append(max((level[owner[i.attrs[0]]] + 1 for i in instrs if i.kind == "reduced"), default=0))
         return [[k for k, own in enumerate(level) if own == n] for n in range(max(level, default=-1) + 1)]
+
+    def _shared_words(self) -> int:
+        """Words of shared memory for each invocation."""
+        kept = {(place, *self.folds[k]) for level in self._levels() for place, k in enumerate(level)}
+        return sum({(place, name, self._dtypes(at)): len(at) for place, name, at in kept}.values())
 
     def _stages(self, holding: bool) -> list[_Stage]:
         """The folds and, last, the outputs. ``holding``: the first that needs an element's value computes it.
