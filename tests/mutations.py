@@ -216,7 +216,7 @@ BITS = (
              template("fold.comp.j2", TREE),
              ("run: schedule 2 of each kernel", f"schedule {BY_WORKGROUP}", f"right under ('{BY_INVOCATION}")),
     Mutation("products in blocks of 64", "parity", case("matmul/blocks"),
-             template("matmul.comp.j2", ("block += 128u", "block += 64u"), ("block + 128u", "block + 64u")),
+             template("matmul_direct.glsl.j2", ("block += 128u", "block += 64u"), ("block + 128u", "block + 64u")),
              ("MatmulSpec", "matmul %")),
     Mutation("a NoContraction dropped", "parity", case("rms_norm"), faults.one_decoration_dropped,
              ("flaw of FoldSpec", "OpF", "at word", "has no NoContraction")),

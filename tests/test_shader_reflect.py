@@ -170,14 +170,14 @@ def test_what_no_kernel_has_is_refused(declaration, message):
     ("access", "wide", "message"),
     [
         ("readonly ", "vec4", None),
-        ("readonly ", "uvec4", "binding 1 is declared twice, as float and as uvec4"),
-        ("", "vec4", "binding 1 is declared twice"),
+        ("", "vec4", "declared twice, as float .only read. and as vec4;"),
+        ("readonly ", "uvec4", "declared twice, as float .only read. and as uvec4 .only read.;"),
     ],
 )
 def test_a_buffer_read_by_elements_and_by_vectors_is_one_binding(access, wide, message):
     declarations = "".join(
-        f"layout(std430, binding = 1) {access}buffer B{name} {{ {element} {name}[]; }};\n"
-        for element, name in ((wide, "wide"), ("float", "narrow"))
+        f"layout(std430, binding = 1) {rights}buffer B{name} {{ {element} {name}[]; }};\n"
+        for rights, element, name in ((access, wide, "wide"), ("readonly ", "float", "narrow"))
     )
     glsl = PLAIN.replace("void main", declarations + "void main").replace("1.0", "narrow[5] + float(wide[1].x)")
     if message:

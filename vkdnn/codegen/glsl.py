@@ -18,6 +18,9 @@ from vkdnn.ir.dims import Dim, same
 from vkdnn.ir.node import Node, toposort
 from vkdnn.ir.ops import OPS
 
+FOURS = {"float": "vec4", "int": "ivec4", "uint": "uvec4"}
+"""Of each type of storage, that of four elements."""
+
 
 def literal(bits: int, dtype: DType) -> str:
     """A constant by its exact bits: decimal where that reads back as the same bits, else the bits."""

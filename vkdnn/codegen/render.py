@@ -102,7 +102,8 @@ def render(spec: Renderable, schedule: Any, defines: Sequence[str]) -> str:
             "functions": glsl.functions(spec.ops()),
             "indented": _indented,
             "size_marker": _MARKER if sizes else "",
-            "wide": (),  # inputs that the template reads by four elements at once as well
+            "wide": (),  # names of bindings that the template reads or writes by four elements at once
+            "fours": glsl.FOURS,
             **spec.context(schedule),
         }
         text = _environment().get_template(spec.template).render(context)

@@ -18,27 +18,11 @@ from vkdnn.ir.body import Affine, Body, Box, evaluate_body, strided
 from vkdnn.ir.dims import largest, minimum, same
 from vkdnn.kernels.base import MAX_GROUPS, Array, Cost, Groups, KernelSpec, Target
 from vkdnn.kernels.expr import decompose, dim_names
+from vkdnn.kernels.matmul_schedules import BLOCK_K, MatmulSchedule, ThinSchedule, TileSchedule, product_schedules
 from vkdnn.numerics import basic
 
-BLOCK_K = 128
-LARGE = 1 << 21  # elements of a result from which on large tiles are enough for all processors of a graphics card
 PLAIN = 4  # float operations of an epilogue up to which it is unrolled
 _REFERENCE_TILE = 1 << 15  # elements of a result the reference holds at a time: product and sum stay in cache
-
-
-@dataclass(frozen=True)
-class MatmulSchedule:
-    """Rows and columns of the result an invocation computes, invocations a workgroup, steps of k in shared memory.
-
-    ``stage_k`` 0 reads operands straight from the buffers: best where shared memory is no faster (software devices).
-    Else rows and columns are multiples of 4, and ``local`` has multiples of 8 columns and of 4 rows.
-    """
-
-    rows: int
-    columns: int
-    local: tuple[int, int]
-    stage_k: int
-    unroll: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,66 +56,114 @@ class MatmulSpec(KernelSpec):
         return f"{head}\n  a in0[{self.a}]\n  b in1[{self.b}]\n{self.body.text()}\n{stores}\n"
 
     def schedules(self, target: Target) -> tuple[MatmulSchedule, ...]:
-        # Wide vector units pay for loads lane by lane, so they want many products a load; compilers of narrow ones
-        # cannot hold so many values.
-        wide = target.subgroup_size >= 8
-        direct = MatmulSchedule(16, 8, (8, 4), 0) if wide else MatmulSchedule(4, 4, (8, 8), 0)
-        narrow = MatmulSchedule(1, 1, (64, 1), 0)
-        small, large = (MatmulSchedule(*tile, 16, not target.software) for tile in ((4, 4, (16, 16)), (8, 8, (16, 8))))
-        staged = (large, small) if largest(self.m) * largest(self.n) >= LARGE else (small, large)
-        if largest(self.m) < 4 or largest(self.n) < 4:
-            return (narrow, direct)
-        return (direct, narrow, small) if target.software else (*staged, direct, narrow)
+        m, n, k = map(largest, (self.m, self.n, self.k))
+        along_k = same(self.a.strides[-1] if n < m else self.b.strides[-2], 1)
+        return product_schedules(m, n, k, along_k, target)
 
     def groups(self, sizes: tuple[int, ...], schedule: MatmulSchedule) -> Groups:
-        tiles_n = -(-self.n // (schedule.columns * schedule.local[0]))
-        tiles_m = -(-self.m // (schedule.rows * schedule.local[1]))
+        rows, columns = schedule.tile
+        tiles_n, tiles_m = -(-self.n // columns), -(-self.m // rows)
         return (minimum(tiles_n, MAX_GROUPS), minimum(tiles_m, MAX_GROUPS), minimum(sizes[0], MAX_GROUPS))
 
     def context(self, schedule: MatmulSchedule) -> dict[str, Any]:
         dims = dim_names(1 + len(self.batch)) + ["m", "n"]
         names = {i: "sum" for i, instr in enumerate(self.body.instrs) if instr.kind == "reduced"}
         lines = glsl.statements(self.body, self.body.needed(self.results), names, dims)
-        lines += [
-            f"out{k}[base_out{k} + at] = {glsl.stored(names[r], self.body.instrs[r].dtype)};"
+        stores = [
+            (glsl.stored(names[r], self.body.instrs[r].dtype), self.outputs[k].storage)
             for k, r in enumerate(self.results)
         ]
         batch_dims = dims[:-2]
-        a_at = glsl.affine(self.a, [*batch_dims, "M", "K"], "base_in0").replace("M", "{m}").replace("K", "{k}")
-        b_at = glsl.affine(self.b, [*batch_dims, "K", "N"], "base_in1").replace("N", "{n}").replace("K", "{k}")
-        tile_m, tile_n = schedule.rows * schedule.local[1], schedule.columns * schedule.local[0]
-        invocations = math.prod(schedule.local)
-
-        def operand(name: str, index: str, stride_k: int, tile: int, at: str, extent: int) -> tuple[Any, ...]:
-            """What the template needs of an operand, among it whether neighbours in memory lie along k
-            and whether the last tile has rows or columns to spare."""
-            loads = tile * schedule.stage_k // invocations
-            spare = not same(extent % tile, 0)
-            return name, index, same(stride_k, 1), tile, loads, at, extent, self.k, f"past_{name}", spare
-
-        return {
-            "local_size": schedule.local,
-            "rows": schedule.rows,
-            "columns": schedule.columns,
-            "stage_k": schedule.stage_k,
-            "tile_m": tile_m,
-            "tile_n": tile_n,
-            "invocations": invocations,
-            "unroll": schedule.unroll,
-            "plain": self.body.flops() <= PLAIN,
-            "ragged": schedule.stage_k and not same(self.k % schedule.stage_k, 0),
-            "operands": [
-                operand("a", "m", self.a.strides[-1], tile_m, f"in0[{a_at.format(m='m', k='k')}]", self.m),
-                operand("b", "n", self.b.strides[-2], tile_n, f"in1[{b_at.format(n='n', k='k')}]", self.n),
-            ],
+        context = {
+            "tile_m": schedule.tile[0],
+            "tile_n": schedule.tile[1],
             "m": self.m,
             "n": self.n,
             "k": self.k,
             "batch_coordinates": decompose("batch", self.batch, batch_dims),
+            "epilogue": lines,
+            "stores": stores,
+            "plain": self.body.flops() <= PLAIN,
+        }
+        if isinstance(schedule, ThinSchedule):
+            return context | self._thin(schedule, batch_dims)
+        return context | (
+            self._staged(schedule, batch_dims) if schedule.stage_k else self._direct(schedule, batch_dims)
+        )
+
+    def _direct(self, schedule: TileSchedule, batch_dims: list[str]) -> dict[str, Any]:
+        a_at = glsl.affine(self.a, [*batch_dims, "M", "K"], "base_in0").replace("M", "{m}").replace("K", "{k}")
+        b_at = glsl.affine(self.b, [*batch_dims, "K", "N"], "base_in1").replace("N", "{n}").replace("K", "{k}")
+        return {
+            "form": "direct",
+            "local_size": schedule.local,
+            "rows": schedule.rows,
+            "columns": schedule.columns,
             "a_at": a_at,
             "b_at": b_at,
-            "epilogue": lines,
         }
+
+    def _staged(self, schedule: TileSchedule, batch_dims: list[str]) -> dict[str, Any]:
+        invocations = math.prod(schedule.local)
+        loads = [tile * schedule.stage_k // invocations for tile in schedule.tile]
+        operands = [self._operand_a(batch_dims, loads[0] % 4 == 0), self._operand_b(batch_dims, loads[1] % 4 == 0)]
+        store_fours = same(self.n % 4, 0)
+        step = schedule.stage_k if schedule.slices == 1 else BLOCK_K * schedule.slices
+        return {
+            "form": "tiles",
+            "local_size": (schedule.local[0], schedule.local[1] * schedule.slices),
+            "lanes": schedule.local,
+            "rows": schedule.rows,
+            "columns": schedule.columns,
+            "stage_k": schedule.stage_k,
+            "invocations": invocations,
+            "unroll": schedule.unroll,
+            "slices": schedule.slices,
+            "meeting": schedule.meeting,
+            "ragged": not same(self.k % step, 0),
+            "operands": [
+                operand | {"tile": tile, "loads": count // operand["wide"], "spare": not same(extent % tile, 0)}
+                for operand, tile, count, extent in zip(operands, schedule.tile, loads, (self.m, self.n), strict=True)
+            ],
+            "store_fours": store_fours,
+            "wide": [f"in{i}" for i, operand in enumerate(operands) if operand["wide"] == 4]
+            + [f"out{k}" for k in range(len(self.results)) if store_fours],
+        }
+
+    def _thin(self, schedule: ThinSchedule, batch_dims: list[str]) -> dict[str, Any]:
+        operands = [self._operand_a, self._operand_b]
+        load_few, load_many = reversed(operands) if schedule.mirrored else operands
+        few, many = load_few(batch_dims), load_many(batch_dims)
+        if not few["along_k"]:  # it is staged by fours along k
+            few = load_few(batch_dims, False)
+        if not many["along_k"] and schedule.columns < 4:
+            many = load_many(batch_dims, False)
+        extent = self.n if schedule.mirrored else self.m
+        step = schedule.stage_k if schedule.slices == 1 else BLOCK_K * schedule.slices
+        return {
+            "form": "thin",
+            "local_size": (schedule.lanes, schedule.slices),
+            "invocations": schedule.invocations,
+            "rows": schedule.few,
+            "columns": schedule.columns,
+            "lanes": schedule.lanes,
+            "slices": schedule.slices,
+            "stage_k": schedule.stage_k,
+            "unroll": schedule.unroll,
+            "meeting": schedule.meeting,
+            "ragged": not same(self.k % step, 0),
+            "few": few | {"spare": not same(extent % schedule.few, 0)},
+            "many": many,
+            "wide": [f"in{'ab'.index(x['name'])}" for x in (few, many) if x["wide"] == 4],
+        }
+
+    def _operand_a(self, batch_dims: list[str], wide: bool = True) -> dict[str, Any]:
+        return _loads(0, self.a, [*batch_dims, "m", "k"], (self.m, self.k), wide)
+
+    def _operand_b(self, batch_dims: list[str], wide: bool = True) -> dict[str, Any]:
+        *batch, stride_k, stride_n = self.b.strides
+        at = Affine(self.b.offset, (*batch, stride_n, stride_k))
+        return _loads(1, at, [*batch_dims, "n", "k"], (self.n, self.k), wide)
 
     def ops(self) -> Sequence[str]:
         return glsl.ops_of(self.body)
@@ -164,6 +196,33 @@ class MatmulSpec(KernelSpec):
         out = sizes[0] * self.m * self.n
         moved = sizes[0] * (self.m * self.k + self.k * self.n) + out * (len(self.inputs) - 2 + len(self.results))
         return Cost(2 * out * self.k + out * self.body.flops(), 4 * moved)
+
+
+def _loads(slot: int, at: Affine, dims: list[str], extents: tuple[int, int], wide: bool) -> dict[str, Any]:
+    """What templates need of an operand, indexed over (batch dims, row or column, k): the text that loads an element,
+    or ``wide`` neighbours where memory has four of them together, and whether these lie along k."""
+    along_k = same(at.strides[-1], 1)
+    neighbours = len(dims) - (1 if along_k else 2)
+    others = [s for d, s in enumerate(at.strides) if d != neighbours]
+    wide = wide and same(at.strides[neighbours], 1)
+    wide = wide and all(same(x % 4, 0) for x in (at.offset, *others, extents[along_k]))
+    name, base, width = f"in{slot}", f"base_in{slot}", 4 if wide else 1
+    if wide:
+        strides = tuple(1 if d == neighbours else s // 4 for d, s in enumerate(at.strides))
+        fours = [f"({dim} / 4u)" if d == neighbours else dim for d, dim in enumerate(dims)]
+        text = f"wide_{name}[{glsl.affine(Affine(at.offset // 4, strides), fours, f'{base} / 4u')}]"
+    else:
+        text = f"{name}[{glsl.affine(at, dims, base)}]"
+    return {
+        "name": "ab"[slot],
+        "index": dims[-2],
+        "plural": ("rows", "columns")[slot],
+        "along_k": along_k,
+        "wide": width,
+        "at": text,
+        "last": extents[0] - (1 if along_k else width),
+        "last_k": extents[1] - (width if along_k else 1),
+    }
 
 
 def product(a: Array, b: Array) -> Array:

@@ -34,8 +34,8 @@ from vkdnn.shader.module import (
 _UNIFORM_CONSTANT, _UNIFORM, _WORKGROUP, _PUSH_CONSTANT, _STORAGE_BUFFER = 0, 2, 4, 9, 12
 _WORKGROUP_SIZE = 25
 
-# What a buffer that is only read may be declared as beside its elements: several are loaded at once.
-_WIDER = {"float": ("vec2", "vec4"), "uint": ("uvec2", "uvec4")}
+# What a buffer may be declared as beside its elements: several are loaded or stored at once.
+_WIDER = {"float": ("vec2", "vec4"), "int": ("ivec2", "ivec4"), "uint": ("uvec2", "uvec4")}
 
 # Capability: its name, and the bit of Vulkan's subgroup features that a device needs for it.
 _SUBGROUP = {
@@ -226,8 +226,9 @@ def _binding(module: Module, found: int, pointer: int, storage: int) -> Binding:
 def _merged(a: Binding, b: Binding) -> Binding:
     """Two declarations of one buffer, of elements and of vectors of them, as that of the elements."""
     narrow, wide = (a, b) if a.element in _WIDER else (b, a)
-    if not (a.readonly and b.readonly and wide.element in _WIDER.get(narrow.element, ())):
-        raise damaged(f"binding {a.binding} is declared twice, as {a.element} and as {b.element}")
+    if a.readonly != b.readonly or wide.element not in _WIDER.get(narrow.element, ()):
+        access = [f"{x.element}{' (only read)' if x.readonly else ''}" for x in (a, b)]
+        raise damaged(f"binding {a.binding} is declared twice, as {access[0]} and as {access[1]}")
     return narrow
 
 
