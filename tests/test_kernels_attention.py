@@ -19,6 +19,7 @@ from vkdnn.ir.define import evaluate
 from vkdnn.ir.node import leaf
 from vkdnn.kernels.attention import TILES, AttentionSpec
 from vkdnn.kernels.attention_blocks import MergeSchedule, SplitSchedule
+from vkdnn.kernels.attention_bounds import only_bounds
 from vkdnn.kernels.base import Target
 from vkdnn.numerics import basic
 from vkdnn.numerics.flush import exact
@@ -28,6 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 EVERYTHING = Case("causal", "all", documents=True, sinks=True, dropout=0.3, lengths=(131, 150), group=3)
 # Plain bodies, for schedules that compile slowly.
 PLAIN = Case("causal", "bias of keys", sinks=True, lengths=(131, 150), group=3)
+BOUNDED = Case("causal", "table", sinks=True, lengths=(131, 150), group=3)  # a mask that is no more than its bounds
 PACKED = Case("window", layout="THD", lengths=(130, 140), batches=4)
 # Few queries and enough keys to be spread over the device.
 LONG = Case("position", "softcap", sinks=True, dropout=0.3, lengths=(2, 300))
@@ -202,12 +204,31 @@ def test_every_schedule(both, monkeypatch, case, name):
 
 
 @pytest.mark.parametrize("name", TILED)
-@both_kinds
+@pytest.mark.parametrize("case", [BOUNDED, PACKED], ids=["bounded", "packed"])
 def test_tiles(both, monkeypatch, case, name):
-    if "llvmpipe" in vk.device().name and (case, name) != (PLAIN, TILED[-1]):
+    if "llvmpipe" in vk.device().name and (case, name) != (BOUNDED, TILED[-1]):
         pytest.skip("llvmpipe takes half a minute for these shaders; test_parity_swiftshader.py runs them")
     force(monkeypatch, name)
     check(both, case)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "keywords"),
+    [
+        (True, {"causal": True, "window": (40, 0)}),
+        (True, {"window": (30, 20)}),
+        (True, {"causal": True, "mask_mod": lambda b, h, q, k: k < q + 1}),
+        (False, {"causal": True, "mask_mod": lambda b, h, q, k: k < q}),
+        (False, {"causal": True, "mask_mod": lambda b, h, q, k: k <= q + 0x7FFFFFFF}),  # wraps
+        (False, {"mask_mod": lambda b, h, q, k: k <= q}),
+        (False, {"causal": True, "mask_mod": lambda b, h, q, k: k <= h}),
+    ],
+)
+def test_masks_that_are_no_more_than_their_bounds(wanted, keywords):
+    x = vk.Array(leaf((1, 200, 2, 4), vk.float32))
+    ((spec, _),) = ((s.spec, s.sizes) for s in schedule([vk.attention(x, x, x, **keywords).node]))
+    at = dict(spec.positions)
+    assert only_bounds(spec.body, at["visible"], at.get("low"), at.get("high")) is wanted
 
 
 def test_no_schedule_is_left_out():
