@@ -306,6 +306,14 @@ def test_time_and_memory_are_bounded(store, monkeypatch):
     assert tuning.kernels == [] and len(tuning.skipped) == 1
 
 
+def test_what_takes_long_to_prepare_is_not_all_tried(store):
+    with Tuning(limits=Limits(preparing=0.0)) as tuning:
+        softmax(vk.array(X)).numpy()
+    first, *others = tuning.kernels[0].tuned.candidates
+    assert first.seconds > 0 and {c.note[:9] for c in others} == {"not tried"}
+    assert tuning.kernels[0].tuned.winner == first.schedule
+
+
 def test_without_timestamps_submissions_are_timed(store):
     device = vk.device()
     plain = device.opened.info

@@ -238,13 +238,13 @@ def table(*columns: str) -> Table:
     return made
 
 
-def print_table(console: Console, made: Table) -> None:
+def print_table(console: Console, made: Table, width: int = _WIDTH) -> None:
     """Wide enough for whatever reads it where that is no terminal."""
     for column in made.columns:
         if column.header in _FIXED:
             column.min_width = max(map(cell_len, map(str, [column.header, *column.cells])))
     if not console.is_terminal:
-        console.width = max(console.width, _WIDTH)
+        console.width = max(console.width, width)
     console.print(made)
 
 

@@ -19,6 +19,7 @@ from vkdnn.shader.explain import parameters
 from vkdnn.shader.store import Store
 from vkdnn.shader.upkeep import items, remove
 
+_WIDTH = 240  # of explanations that no terminal shows: schedules are long
 LOSES = 1.1  # times the winner: a default that is to be looked at
 
 
@@ -128,7 +129,7 @@ def _explain(console: Console, kernel: Kernel, tuned: Tuned) -> None:
     for number, candidate in enumerate(tuned.candidates):
         mark = "*" if candidate.schedule == tuned.winner else ""
         made.add_row(mark, plain(candidate.schedule), *_measured(candidate), plain(_note(candidate, number)))
-    print_table(console, made)
+    print_table(console, made, _WIDTH)
     console.print()
 
 

@@ -24,10 +24,12 @@ from vkdnn.tune.stopwatch import Stopwatch
 
 @dataclass(frozen=True)
 class Limits:
-    """How long the candidates of a kernel are timed: at most so many rounds and seconds, the first runs aside."""
+    """How long the candidates of a kernel are timed: at most so many rounds and seconds, the first runs aside; and
+    after how many seconds of compiling and first runs no further candidate is tried."""
 
     rounds: int = 15
     seconds: float = 1.0
+    preparing: float = 20.0
     submission: float = 0.1  # seconds that a submission of several rounds may take: drivers end longer ones
 
 
@@ -86,6 +88,7 @@ def race(
     def result() -> Tuned:
         return Tuned(task.sizes, str(_winner(runners).schedule), watch.clock, time.time(), _found(runners))
 
+    begun = time.perf_counter()
     _compile(device, task, [default])
     if default.launch is None:
         raise CompileError(f"tune: the default schedule fails: {default.note}")
@@ -98,6 +101,9 @@ def race(
     watch.settle()
     for runner in others:
         if runner.racing:
+            if time.perf_counter() - begun > limits.preparing:
+                runner.note = f"not tried: those before it took {limits.preparing:g} s to compile and run first"
+                continue
             try:
                 _first_runs(watch, runner)
             except DeviceError as error:
