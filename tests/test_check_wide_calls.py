@@ -11,7 +11,8 @@ from vkdnn import nn, streams, tree
 from vkdnn.check import attention_cases, wide
 from vkdnn.check.library import nn_float64
 from vkdnn.fusion.attention import split_attention
-from vkdnn.ir.node import make
+from vkdnn.fusion.scans import join_scans
+from vkdnn.ir.node import make, toposort
 from vkdnn.ops.scan_step import scan_state, scan_step
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -188,6 +189,19 @@ def test_attention_by_blocks_is_attention():
     one, other = (wide.evaluate(nodes, given_values) for nodes in ([out.node, lse.node], again))
     for a, b in zip(one, other, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-13)
+
+
+@pytest.mark.parametrize("documents", [False, True])
+def test_readouts_of_chunks_as_one_call_are_their_parts(documents):
+    given_arrays = [*scan_arrays(2, 130, 1, 3, 2), *([bounds(2, 130, 3, 64, 70)] if documents else [])]
+    xs = arrays(*given_arrays)
+    values, gradients = both_passes(prefix(order="chunked"), *xs)
+    nodes = [r.node for r in (*values, *gradients)]
+    joined = join_scans(nodes)
+    assert sum(n.kind == "call" and n.attrs[0] == "scan_readout" for n in toposort(joined)) >= 4
+    given_values = dict(zip([x.node for x in xs], given_arrays, strict=True))
+    for a, b in zip(wide.evaluate(nodes, given_values), wide.evaluate(joined, given_values), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
 
 
 def test_what_attention_does_not_see_may_be_nan():

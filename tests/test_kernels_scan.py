@@ -8,13 +8,15 @@ import pytest
 import vkdnn as vk
 from vkdnn.array import Array
 from vkdnn.check.hard import HARD_FLOATS, bits_equal
+from vkdnn.fusion.scans import join_scans
 from vkdnn.fusion.schedule import schedule
 from vkdnn.ir.node import leaf
-from vkdnn.kernels import scan, scan_chunk, scan_dot
+from vkdnn.kernels import scan, scan_chunk, scan_dot, scan_readout
 from vkdnn.kernels.base import Target
 from vkdnn.numerics import basic
 from vkdnn.numerics.flush import exact
 from vkdnn.ops.scan import outer_col, scan_prefix_outer, scan_suffix_outer
+from vkdnn.schedules import scheduled
 
 CHUNK = 64
 
@@ -265,9 +267,9 @@ def only(monkeypatch, family, fits):
     monkeypatch.setattr(family, "schedules", schedules)
 
 
-@pytest.mark.parametrize(("tokens", "columns", "decay"), [(21, 32, 1.0), (8, 5, 0.9)])
-def test_columns_in_parts_have_the_same_bits(both, monkeypatch, tokens, columns, decay):
-    only(monkeypatch, scan.ScanSpec, lambda schedule: schedule.parts)
+@pytest.mark.parametrize(("part", "tokens", "columns", "decay"), [(16, 41, 32, 1.0), (5, 40, 5, 0.9), (8, 21, 24, 1.0)])
+def test_columns_in_parts_have_the_same_bits(both, monkeypatch, part, tokens, columns, decay):
+    only(monkeypatch, scan.ScanSpec, lambda schedule: schedule.part == part)
     k, v, p, _, _, b0 = inputs(2, tokens, 1, columns, 34)
     k[:, :2], p[:, 1] = -0.0, 0.0
     bounds = boundaries(2, tokens) if decay == 1 else None
@@ -281,6 +283,44 @@ def test_columns_in_parts_have_the_same_bits(both, monkeypatch, tokens, columns,
         return [results.bp, results.b, *gradients]
 
     both(function, k, v, p, b0)
+
+
+@pytest.mark.parametrize(
+    ("number", "tokens", "key", "value", "documents", "slope"),
+    [(0, 70, 64, 64, True, 1), (0, 130, 5, 70, True, 2), (1, 70, 130, 2, False, 0)],
+)
+def test_readouts_as_one_kernel_have_the_same_bits(both, monkeypatch, number, tokens, key, value, documents, slope):
+    monkeypatch.setattr(vk.device(), "software", False)
+    k, v, p, r, _, b0 = inputs(2, tokens, 1, key, value)
+    k[:, :2], p[:, 1] = -0.0, 0.0
+    k[0, 3] = np.nan  # of a short document
+    bounds = boundaries(2, tokens) if documents else None
+
+    def function(k, v, p, r, b0):
+        def loss(*x):
+            out = scan_prefix_outer(*x, None, None, b0, boundary=bounds, order="chunked").bp
+            return vk.sum(out * r), out
+
+        (_, out), gradient = vk.value_and_grad(loss, slope, has_aux=True)(k, v, p)
+        return [out, gradient]
+
+    with scheduled(lambda spec, offered: offered[number % len(offered)]):
+        both(function, k, v, p, r, b0)
+
+
+def test_a_chunked_scan_and_its_gradients_are_few_kernels():
+    k, v, p, g = (Array(leaf((1, 128, 2, 8), vk.float32)) for _ in range(4))
+    bounds = Array(leaf((1, 128), vk.int32))
+    for boundary in (None, bounds):
+        out, pull = vk.vjp(lambda *a, b=boundary: scan_prefix_outer(*a, boundary=b, order="chunked").bp, k, v, p)
+        parts = schedule([x.node for x in (out, *pull(g))])
+        joined = schedule(join_scans([x.node for x in (out, *pull(g))]))
+        readout = [s for s in joined if isinstance(s.spec, scan_readout.ReadoutSpec)]
+        assert len(readout) == 4
+        assert not any(isinstance(s.spec, scan_chunk.ProductSpec) for s in joined)
+        assert len(parts) - len(joined) >= 8
+        assert {s.spec.reverse for s in readout} == {False, True}
+        assert all((s.spec.limit is None) == (s.spec.reached is None) == (boundary is None) for s in readout)
 
 
 @pytest.mark.parametrize("order", ORDERS)

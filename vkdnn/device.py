@@ -166,6 +166,8 @@ class Device(AbstractContextManager["Device"]):
     name: str
     kind: str
     max_words: int
+    software: bool = True
+    """Whether it computes in the host's processor; then kernels whose invocations share results are slow."""
 
     def allocate(self, words: int, host: bool, remote: bool = False) -> Any:
         """A buffer of uint32 words; ``host`` if the host will write or read it, ``remote`` to have it in the host's
@@ -298,10 +300,11 @@ class VulkanDevice(Device):
         self.opened = opened
         self.lock = threading.RLock()
         self.name, self.kind = info.name, info.kind
+        self.software = info.kind == "software"
         self.max_words = info.limits.max_buffer_bytes // 4
         limits = info.limits
         self.target = Target(
-            info.kind == "software",
+            self.software,
             limits.max_workgroup_invocations,
             limits.shared_memory_bytes,
             limits.subgroup_size,

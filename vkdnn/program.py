@@ -17,6 +17,7 @@ from typing import Any
 
 from vkdnn.device import Device, Place, Progress, Run, Storage, Task, Words
 from vkdnn.errors import ArgumentError
+from vkdnn.fusion.scans import join_scans
 from vkdnn.fusion.schedule import schedule, storage
 from vkdnn.fusion.spans import cut_long
 from vkdnn.ir.memory import on_host, settle
@@ -107,7 +108,8 @@ class Program:
         self, device: Device, outputs: Sequence[Node], inputs: Sequence[Node] = (), donated: Sequence[int] = ()
     ):
         self.device, self.inputs = device, list(inputs)
-        self.outputs, flushed = settle(cut_long(outputs))
+        graph = cut_long(outputs)
+        self.outputs, flushed = settle(graph if device.software else join_scans(graph))
         self.steps = schedule(self.outputs, flushed)
         self.donated = list(donated)
         self.results = list(map(storage, self.outputs))

@@ -238,8 +238,8 @@ class _Tracer:
 class _Planned(Device):
     """The device that a Program is planned for; nothing runs there."""
 
-    def __init__(self, max_words: int):
-        self.name, self.kind, self.max_words = "target", "planned", max_words
+    def __init__(self, max_words: int, software: bool):
+        self.name, self.kind, self.max_words, self.software = "target", "planned", max_words, software
 
 
 def _planned(target: BuildTarget, outputs: Sequence[Node], inputs: Sequence[Node], donated: Sequence[int]) -> Program:
@@ -247,8 +247,8 @@ def _planned(target: BuildTarget, outputs: Sequence[Node], inputs: Sequence[Node
     *smaller, most = target.max_words
     for words in smaller:
         with contextlib.suppress(MemoryLimitError):
-            return Program(_Planned(words), outputs, inputs, donated)
-    return Program(_Planned(most), outputs, inputs, donated)
+            return Program(_Planned(words, target.target.software), outputs, inputs, donated)
+    return Program(_Planned(most, target.target.software), outputs, inputs, donated)
 
 
 def some_device() -> Device:

@@ -38,6 +38,7 @@ class Collector(Device):
         self.target = target
         self.name = f"{target.name or 'any device'} (nothing is computed)"
         self.max_words = target.max_words[-1]
+        self.software = target.target.software
         self.found: dict[str, ShaderRequest] = {}
 
     @property

@@ -157,7 +157,12 @@ class Tap(Device):
     def __init__(self, device: Device):
         self.device = device
         self.lock: threading.RLock = device.lock
-        self.name, self.kind, self.max_words = device.name, device.kind, device.max_words
+        self.name, self.kind, self.max_words, self.software = (
+            device.name,
+            device.kind,
+            device.max_words,
+            device.software,
+        )
         self.tasks: list[Task] = []
         self.uploads: list[Any] = []
 

@@ -16,7 +16,7 @@ from vkdnn.check.wide_attention import attention
 from vkdnn.check.wide_sums import masked_product
 from vkdnn.ir.node import Node
 from vkdnn.kernels import attention as attention_kernels
-from vkdnn.kernels import cumulate, scan, scan_chunk, scan_dot, sort
+from vkdnn.kernels import cumulate, scan, scan_chunk, scan_dot, scan_readout, sort
 from vkdnn.kernels.scatter import ScatterShape
 
 Array = np.ndarray[Any, Any]
@@ -195,6 +195,24 @@ def _product(node: Node, prepare: Prepare) -> Callable[..., Results]:
     return product
 
 
+def _readout(node: Node, prepare: Prepare) -> Callable[..., Results]:
+    p: scan_readout.ReadoutCall = node.attrs[1]
+
+    def readout(q: Array, w: Array, u: Array, state: Array, *rest: Array) -> Results:
+        """[B, C, M, H, R]: what rows of q [B, C, H, M, K] find in u, by their products with w, and in the state."""
+        t, i = np.arange(q.shape[3])[:, None], np.arange(q.shape[3])
+        limit = rest[0][:, :, None, :, None] if p.limited else len(t) if p.reverse else 0
+        seen = (i >= t) & (i < limit) if p.reverse else (i <= t) & (i >= limit)
+        scores = np.matmul(q, np.swapaxes(w, -1, -2))
+        inner = masked_product(scores, np.broadcast_to(seen, scores.shape), u)
+        inter = np.matmul(q, np.swapaxes(state, -1, -2))
+        if p.unreached is not None:
+            inter = np.where(rest[-1][:, :, None, :, None] != 0, inter, 0.0)
+        return (np.swapaxes(inner + inter, 2, 3),)
+
+    return readout
+
+
 def _states(node: Node, prepare: Prepare) -> Callable[..., Results]:
     p: scan_chunk.StatesCall = node.attrs[1]
 
@@ -225,6 +243,7 @@ FAMILIES: dict[str, Maker] = {
     scan.FAMILY: _scan,
     scan_chunk.PRODUCT: _product,
     scan_chunk.STATES: _states,
+    scan_readout.FAMILY: _readout,
     scan_dot.FAMILY: _row_dot,
     attention_kernels.FAMILY: attention,
 }

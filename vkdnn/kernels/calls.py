@@ -13,6 +13,7 @@ from vkdnn.kernels.cumulate import build_cumulate
 from vkdnn.kernels.scan import build_scan
 from vkdnn.kernels.scan_chunk import build_product, build_states
 from vkdnn.kernels.scan_dot import build_dot
+from vkdnn.kernels.scan_readout import build_readout
 from vkdnn.kernels.scatter import build_scatter
 from vkdnn.kernels.sort import build_sort
 
@@ -26,5 +27,6 @@ CALLS: dict[str, Builder] = {
     "scan": build_scan,
     "scan_product": build_product,
     "scan_states": build_states,
+    "scan_readout": build_readout,
     "row_dot": build_dot,
 }

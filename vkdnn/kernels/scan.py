@@ -36,7 +36,7 @@ from vkdnn.kernels.base import MAX_GROUPS, Array, Cost, Groups, KernelSpec, Oper
 
 FAMILY = "scan"
 MAX_COLUMNS = 256  # an invocation holds a row of the state
-PART = 16  # columns
+PARTS = ((16, 16), (8, 16), (16, 8), (8, 8))  # columns of a part, tokens of a stage: fastest first (H200)
 UNROLLED_COLUMNS = 64  # wider rows stay an array: unrolled they spill out of the registers
 OUT, FINAL, STATES = range(3)
 RESULT_NAMES = ("out", "final", "states")
@@ -110,15 +110,15 @@ class ScanSchedule:
     many tokens' columns the workgroup loads into shared memory at a time (0: none, every row loads them
     itself).
 
-    Several rows share the loads of w and read: best where loads are dear (software devices). ``parts``: of each row
-    several invocations have PART columns, one after the other of 32 rows (0: an invocation has whole rows).
+    Several rows share the loads of w and read: best where loads are dear (software devices). With a ``part`` 32
+    neighbours have so many columns of 32 rows, and the next 32 the next columns (0: an invocation has whole rows).
     """
 
     invocations: int
     own_rows: int
     unrolled: bool
     stage: int
-    parts: int = 0
+    part: int = 0
 
 
 @dataclass(frozen=True)
@@ -172,22 +172,24 @@ class ScanSpec(KernelSpec):
         looped, several = ScanSchedule(64, 1, False, 0), ScanSchedule(8, 4, False, 0)
         parts = self._parts(target)
         if target.software:  # spare rows cost as much as real ones there
-            return (several if self.rows > 8 else ScanSchedule(8, 1, False, 0), looped, single, *parts)
+            return (several if self.rows > 8 else ScanSchedule(8, 1, False, 0), looped, single, *parts[:2])
         return (*parts, single, looped, several)
 
     def _parts(self, target: Target) -> tuple[ScanSchedule, ...]:
         """The schedules that share the columns of a row out, where whole parts hold them all and one block does."""
-        parts, stage = max(1, self.columns // PART), 8 if self.columns >= 8 else 32
-        whole = self.columns < PART or (self.columns % PART == 0 and self.columns <= 128)
-        factors = bool(self.terms) and all(len(term) == 2 for term in self.terms)
-        words = 2 * stage * ((len(self.terms) + 1) * self.columns + parts + 32 * (parts - 1))
-        fits = 32 * parts <= target.max_invocations and 4 * words <= target.shared_bytes
-        if not (whole and factors and fits) or STATES in self.results:
+        if STATES in self.results or not self.terms or any(len(term) == 1 for term in self.terms):
             return ()
-        return (ScanSchedule(32 * parts, 1, not target.software, stage, parts),)
+        found = []
+        for part, stage in PARTS if self.columns >= 8 else ((self.columns, 32),):
+            parts, rest = divmod(self.columns, part)
+            words = 2 * stage * ((len(self.terms) + 1) * self.columns + parts + 32 * (parts - 1))
+            fits = 32 * parts <= target.max_invocations and 4 * words <= target.shared_bytes
+            if parts and not rest and self.columns <= 128 and fits:
+                found.append(ScanSchedule(32 * parts, 1, not target.software, stage, part))
+        return tuple(found)
 
     def groups(self, sizes: tuple[int, ...], schedule: ScanSchedule) -> Groups:
-        tiles = -(-self.rows // (32 if schedule.parts else schedule.invocations * schedule.own_rows))
+        tiles = -(-self.rows // (32 if schedule.part else schedule.invocations * schedule.own_rows))
         return (minimum(tiles, MAX_GROUPS), minimum(sizes[0] * self.heads, MAX_GROUPS), 1)
 
     def context(self, schedule: ScanSchedule) -> dict[str, Any]:
@@ -224,8 +226,8 @@ class ScanSpec(KernelSpec):
             "own_rows": schedule.own_rows,
             "tile_rows": schedule.own_rows * schedule.invocations,
             "unrolled": schedule.unrolled,
-            "parts": schedule.parts,
-            "own": min(self.columns, PART),
+            "parts": self.columns // schedule.part if schedule.part else 0,
+            "own": schedule.part,
             "heads": self.heads,
             "rows": self.rows,
             "columns": self.columns,

@@ -9,6 +9,8 @@ which the scores, the chunk sums and the readout of the states are matrix produc
     product   out_t[r] = sum over the tokens i that t sees, ascending, from +0, of mul(scores[t][i], u_i[r])
     states    S_c = state before chunk c; S_next = add(S_c, D_c), or D_c alone if the chunk drops what came
     before
+
+Where invocations share memory fast, scores, products and readouts are one kernel (vkdnn.kernels.scan_readout).
 """
 
 from __future__ import annotations
