@@ -153,8 +153,9 @@ def test_the_reference_of_suffix_scans_has_the_written_order(order):
 SHAPES = [(1, 1, 1, 1, 1), (2, 2, 1, 5, 33), (1, 63, 2, 33, 5), (2, 65, 1, 64, 1), (2, 200, 1, 5, 65)]
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(
+    ("order", "shape"), [(order, s) for order in ORDERS for s in SHAPES if order == "sequential" or s[1] != 2]
+)
 def test_prefix_scans_have_the_same_bits_on_the_device(both, order, shape):
     arrays = inputs(*shape)
     both(

@@ -186,7 +186,8 @@ class ScanSpec(KernelSpec):
             fits = 32 * parts <= target.max_invocations and 4 * words <= target.shared_bytes
             if parts and not rest and self.columns <= 128 and fits:
                 found.append(ScanSchedule(32 * parts, 1, not target.software, stage, part))
-        return tuple(found)
+        # Where little is known of the device, what compiles fast goes first.
+        return tuple(found if target.subgroup_size >= 32 else found[::-1])
 
     def groups(self, sizes: tuple[int, ...], schedule: ScanSchedule) -> Groups:
         tiles = -(-self.rows // (32 if schedule.part else schedule.invocations * schedule.own_rows))
