@@ -149,7 +149,7 @@ class MatmulSpec(KernelSpec):
             "lanes": schedule.lanes,
             "slices": schedule.slices,
             "stage_k": schedule.stage_k,
-            "unroll": schedule.unroll,
+            "steps_ahead": schedule.ahead,
             "meeting": schedule.meeting,
             "ragged": not same(self.k % step, 0),
             "few": few | {"spare": not same(extent % schedule.few, 0)},

@@ -53,7 +53,7 @@ class TileSchedule:
 class ThinSchedule:
     """For a result of few rows (or, ``mirrored``, few columns): an invocation computes ``few`` of them by ``columns``
     (1, 2 or 4) of the many others, of which a workgroup has ``lanes`` times as many; its ``slices`` share the blocks
-    of k. ``stage_k`` steps of the thin operand lie in shared memory; of the other, ``unroll`` steps are loaded ahead.
+    of k. ``stage_k`` steps of the thin operand lie in shared memory; of the other, ``ahead`` steps are loaded ahead.
     """
 
     few: int
@@ -61,7 +61,7 @@ class ThinSchedule:
     lanes: int
     slices: int
     stage_k: int
-    unroll: int
+    ahead: int
     mirrored: bool = False
 
     @property
@@ -163,6 +163,6 @@ def _thin(m: int, n: int, k: int, along_k: bool) -> list[ThinSchedule]:
     elif along_k:
         forms = [(1, 16, 16), (4, 8, 8)] if few <= 4 else [(4, 8, 8), (1, 16, 16)]
     return [
-        ThinSchedule(few, columns, max(lanes, min(64, 256 // slices)), slices, steps, min(steps, unroll), mirrored)
-        for columns, lanes, unroll in forms
+        ThinSchedule(few, columns, max(lanes, min(64, 256 // slices)), slices, steps, min(steps, ahead), mirrored)
+        for columns, lanes, ahead in forms
     ]
