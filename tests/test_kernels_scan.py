@@ -309,6 +309,20 @@ def test_readouts_as_one_kernel_have_the_same_bits(both, monkeypatch, number, to
         both(function, k, v, p, r, b0)
 
 
+def test_the_reference_of_a_readout_is_that_of_its_parts(monkeypatch):
+    arrays = inputs(1, 70, 1, 3, 2)[:3]
+    arrays[0][0, 3] = np.nan
+    found = []
+    with vk.device("cpu") as device:
+        k, v, p = map(vk.array, arrays)
+        for software in (True, False):
+            monkeypatch.setattr(device, "software", software)
+            bounds = boundaries(1, 70)
+            out, pull = vk.vjp(lambda *x, b=bounds: scan_prefix_outer(*x, boundary=b, order="chunked").bp, k, v, p)
+            found.append([x.numpy() for x in (out, *pull(v))])
+    assert all(bits_equal(a, b).all() for a, b in zip(*found, strict=True))
+
+
 def test_a_chunked_scan_and_its_gradients_are_few_kernels():
     k, v, p, g = (Array(leaf((1, 128, 2, 8), vk.float32)) for _ in range(4))
     bounds = Array(leaf((1, 128), vk.int32))
