@@ -9,6 +9,7 @@ import vkdnn as vk
 from vkdnn import nn, tree
 from vkdnn.check.hard import HARD_FLOATS, bits_equal
 from vkdnn.kernels.base import KernelSpec, Target
+from vkdnn.kernels.matmul_schedules import TileSchedule
 from vkdnn.optim import AdamW
 from vkdnn.streams import Stream
 
@@ -108,8 +109,10 @@ def families(base=KernelSpec):
 
 def legal(spec, original):
     """Schedules of a spec that some device would take; loops that ask to be unrolled, which software devices take long
-    to compile, as loops: a compiler may unroll either."""
+    to compile, as loops: a compiler may unroll either. Of a product's staged tiles, which differ in size, the smallest.
+    """
     found = (s for target in TARGETS for s in original(spec, target))
+    found = (s for s in found if not (isinstance(s, TileSchedule) and s.stage_k and s.slices == 1 and s.columns > 4))
     return list(dict.fromkeys(replace(s, unroll=False) if getattr(s, "unroll", False) else s for s in found))
 
 
