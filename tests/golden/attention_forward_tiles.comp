@@ -289,7 +289,7 @@ void main() {
                     s3[0] = d3_0; s3[1] = d3_1; s3[2] = d3_2; s3[3] = d3_3; s3[4] = d3_4; s3[5] = d3_5; s3[6] = d3_6; s3[7] = d3_7;
                 }
                 // Scores, and their maxima by the device's own rule where that has no choice: all finite, and the result not 0.
-                float peak0 = none, size0 = ZERO, peak1 = none, size1 = ZERO, peak2 = none, size2 = ZERO, peak3 = none, size3 = ZERO;
+                float peak0 = none, mass0 = ZERO, peak1 = none, mass1 = ZERO, peak2 = none, mass2 = ZERO, peak3 = none, mass3 = ZERO;
                 
                 [[unroll]] for (uint u = 0u; u < 8u; ++u) {
                     uint e = tx + 16u * u;
@@ -313,7 +313,7 @@ void main() {
                         float score = t4;
                         score = live ? score : none;
                         peak0 = max(peak0, score);
-                        size0 = add(size0, abs(score));
+                        mass0 = add(mass0, abs(score));
                         s0[u] = score;
                     }
                     {
@@ -336,7 +336,7 @@ void main() {
                         float score = t4;
                         score = live ? score : none;
                         peak1 = max(peak1, score);
-                        size1 = add(size1, abs(score));
+                        mass1 = add(mass1, abs(score));
                         s1[u] = score;
                     }
                     {
@@ -359,7 +359,7 @@ void main() {
                         float score = t4;
                         score = live ? score : none;
                         peak2 = max(peak2, score);
-                        size2 = add(size2, abs(score));
+                        mass2 = add(mass2, abs(score));
                         s2[u] = score;
                     }
                     {
@@ -382,13 +382,13 @@ void main() {
                         float score = t4;
                         score = live ? score : none;
                         peak3 = max(peak3, score);
-                        size3 = add(size3, abs(score));
+                        mass3 = add(mass3, abs(score));
                         s3[u] = score;
                     }
                 }
-                float size = add(add(add(size0, size1), size2), size3);
-                if (!is_finite(size)) last_dead = turn;
-                if (!is_finite(size) || magnitude_bits(peak0) == 0u || magnitude_bits(peak1) == 0u || magnitude_bits(peak2) == 0u || magnitude_bits(peak3) == 0u) {
+                float mass = add(add(add(mass0, mass1), mass2), mass3);
+                if (!is_finite(mass)) last_dead = turn;
+                if (!is_finite(mass) || magnitude_bits(peak0) == 0u || magnitude_bits(peak1) == 0u || magnitude_bits(peak2) == 0u || magnitude_bits(peak3) == 0u) {
                     peak0 = none; peak1 = none; peak2 = none; peak3 = none; 
                     [[unroll]] for (uint u = 0u; u < 8u; ++u) {
                         peak0 = maximum(peak0, s0[u]);
