@@ -164,7 +164,7 @@ SUM, WEIGHT, LIVE = "sum{{ r }}_{{ n }}", "w{{ r }}_{{ u }}", "live{{ r }}_{{ u 
 SKIPPED = f"mul({WEIGHT}, x{{{{ u }}}})); {SUM} = {LIVE} ? more : {SUM}; }}"
 TIMES_ZERO = f"mul({LIVE} ? {WEIGHT} : dead, x{{{{ u }}}})); {SUM} = more; }}"
 # Of templates/cumulate.comp.j2: the result of the blocks before.
-CARRIED = "both = combine(before, prefix);\n            out0[to] = block == 0u ? prefix : both;"
+CARRIED = "both = combine(before, prefix);\n            {{ out }}[to] = block == 0u ? prefix : both;"
 # Of templates/scan_rows.comp.j2: the token of a step.
 TOKEN = 'uint t = {{ "tokens - 1u - step" if reverse else "step" }};\n{% if boundary %}'
 EARLIER = 'uint t = {{ "tokens - 1u - step" if reverse else "max(step, 1u) - 1u" }};\n{% if boundary %}'

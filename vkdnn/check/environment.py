@@ -24,6 +24,7 @@ VARIABLES = {
     "VKDNN_CACHE_MAX_BYTES": "the size that the store may have",
     "VKDNN_AOT": "bundles whose kernels are taken before anything is compiled",
     "VKDNN_AOT_ONLY": "1: a kernel that would have to be compiled is an error",
+    "VKDNN_AUTOTUNE": "1: kernels are tuned when they run first; 0: tuned schedules are left aside",
     "VKDNN_SWIFTSHADER_ICD": "the driver of the second software device, for tests",
     "VKDNN_TRAIN_COMMAND": "how messages of vkdnn train name the program",
     "VKDNN_TOOLS_SOURCED": "set by the scripts of a checkout in what they start",
