@@ -217,7 +217,7 @@ def test_a_swapped_order_of_addition_is_the_fold_under_one_schedule():
 
 
 def test_a_reduction_by_chance_is_found_by_repeating(monkeypatch):
-    fetch, count = devices._VulkanRun.fetch, [0]
+    fetch, count = devices.vulkan._VulkanRun.fetch, [0]
 
     def sometimes(self, handle):
         words = fetch(self, handle)
@@ -233,7 +233,7 @@ def test_a_reduction_by_chance_is_found_by_repeating(monkeypatch):
         run.folds = any(isinstance(t.spec, FoldSpec) for t in tasks)
         return run
 
-    monkeypatch.setattr(devices._VulkanRun, "fetch", sometimes)
+    monkeypatch.setattr(devices.vulkan._VulkanRun, "fetch", sometimes)
     monkeypatch.setattr(devices.VulkanDevice, "prepare", marked)
     group = Group("f", 5, ("f",), (np.arange(5, dtype=np.float32),), lambda x: [vk.sum(vk.exp(x), -1)])
     assert only(check([group])).ok

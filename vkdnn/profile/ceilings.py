@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from vkdnn.array import Array, array
-from vkdnn.device import Device, VulkanDevice
+from vkdnn.device import Device
 from vkdnn.ops.elementwise import negative
 from vkdnn.profile.awake import awake, chains, on_hardware
 from vkdnn.profile.work import work
+from vkdnn.runtime import Timing
 from vkdnn.transform import jit
 
 RUNS = 10
@@ -52,21 +52,21 @@ def measured(device: Device, quick: bool = False) -> Ceilings:
     return Ceilings(_rates(device, negative, copied)[1], _rates(device, chains(made), 1)[0])
 
 
+def seconds_of(call: Callable[[], Any], watch: Timing | None) -> float:
+    """Of one call: by the stop-watch what its kernels took, without one the whole by the wall clock."""
+    begun, before = time.perf_counter(), 0.0 if watch is None else watch.seconds
+    call()
+    return time.perf_counter() - begun if watch is None else watch.seconds - before
+
+
 def _rates(device: Device, function: Callable[[Array], Any], count: int) -> tuple[float, float]:
     """Float operations and bytes a second of a function of one array of so many numbers, at its best of some runs: of
     its kernels alone where the device has a clock."""
-    stamped = isinstance(device, VulkanDevice) and device.opened.info.limits.timestamp_ns
     run = jit(function)
-    with device, device.opened.timing() if stamped else nullcontext() as watch:  # type: ignore[attr-defined]
+    with device, device.timing() as watch:
         x = array(np.linspace(-1.0, 1.0, count, dtype=np.float32))
-
-        def once() -> float:
-            begun, before = time.perf_counter(), watch.seconds if watch else 0.0
-            run(x)
-            return float(watch.seconds - before) if watch else time.perf_counter() - begun
-
-        once()
+        seconds_of(lambda: run(x), watch)
         awake(device)
-        took = min(once() for _ in range(RUNS))
+        took = min(seconds_of(lambda: run(x), watch) for _ in range(RUNS))
     flops, moved = work(run.program(x))
     return flops / took, moved / took

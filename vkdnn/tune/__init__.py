@@ -15,7 +15,7 @@ from typing import Any
 
 from vkdnn import tree
 from vkdnn.array import Array, asarray, realize
-from vkdnn.device import Progress, Run, Task, VulkanDevice, stand_by, tuned_by
+from vkdnn.device import Progress, Run, Task, VulkanDevice, Work, stand_by, tuned_by
 from vkdnn.errors import ArgumentError, MemoryLimitError
 from vkdnn.ir.arguments import short
 from vkdnn.kernels.base import KernelSpec
@@ -79,19 +79,12 @@ class Tuning(AbstractContextManager["Tuning"]):
     ) -> None:
         self._scopes.pop().__exit__(kind, error, trace)
 
-    # ---- as a tuner (vkdnn.device.Tuner)
+    # ---- as a tuner (vkdnn.device.vulkan.Tuner)
 
-    def __call__(
-        self,
-        device: VulkanDevice,
-        tasks: Sequence[Task],
-        uploads: Sequence[Any],
-        downloads: Sequence[Any],
-        progress: Progress | None,
-        cuts: Sequence[int],
-    ) -> Run | None:
+    def __call__(self, device: VulkanDevice, work: Work) -> Run | None:
         if current_choice() is not None:  # schedules that are asked for by name are not to be timed
             return None
+        tasks = work.tasks
         keys = [_key(device, task) for task in tasks]
         first = {key: i for i, key in reversed(list(enumerate(keys)))}
         wanted = [i for key, i in first.items() if self._wants(device, tasks[i], key)]
@@ -104,7 +97,7 @@ class Tuning(AbstractContextManager["Tuning"]):
             if self.progress is not None:
                 self.progress(next(done), len(wanted), label_of(task.spec.text()))
 
-        return Rehearsal(device, tasks, uploads, downloads, progress, cuts, wanted, tune)
+        return Rehearsal(device, work, wanted, tune)
 
     def _wants(self, device: VulkanDevice, task: Task, key: Any) -> bool:
         if key in self._done or any(type(n) is not int for n in task.sizes):

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import pairwise, zip_longest
 from typing import Any
 
-from vkdnn.device import Place, Progress, Run, Task, VulkanDevice, Words
+from vkdnn.device import Place, Run, Task, VulkanDevice, Words, Work
 from vkdnn.errors import MemoryLimitError
 from vkdnn.runtime import Recording
 
@@ -53,19 +53,14 @@ class Rehearsal:
     def __init__(
         self,
         device: VulkanDevice,
-        tasks: Sequence[Task],
-        uploads: Sequence[Any],
-        downloads: Sequence[Any],
-        progress: Progress | None,
-        cuts: Sequence[int],
+        work: Work,
         chosen: Collection[int],
         tune: Callable[[Task, Scratch], None],
     ) -> None:
-        self.device, self.tasks, self.chosen, self.tune = device, tasks, sorted(chosen), tune
-        self.uploads, self.downloads, self.progress, self.cuts = uploads, downloads, progress, cuts
-        self.launches = device.launches(tasks, device.chosen(tasks), progress)
+        self.device, self.work, self.chosen, self.tune = device, work, sorted(chosen), tune
+        self.launches = device.launches(work.tasks, device.chosen(work.tasks), work.progress)
         self.begun = 0
-        self._staged = device.opened.record([], uploads)
+        self._staged = device.opened.record([], work.uploads)
         self._fetched: Recording | None = None
         self._final: Run | None = None
 
@@ -91,20 +86,20 @@ class Rehearsal:
             self._fetched = None
 
     def _first(self) -> None:
-        opened, scratch = self.device.opened, Scratch(self.device, [self.tasks[i] for i in self.chosen])
+        opened, tasks = self.device.opened, self.work.tasks
+        scratch = Scratch(self.device, [tasks[i] for i in self.chosen])
         self._staged.run()
         # Stretches that begin with a task to be tuned: right before it runs, its inputs are there.
-        stops = [0, *(i for i in self.chosen if i), len(self.tasks)]
+        stops = [0, *(i for i in self.chosen if i), len(tasks)]
         for begin, end in pairwise(stops):
             if begin in self.chosen:
-                self.tune(self.tasks[begin], scratch)
+                self.tune(tasks[begin], scratch)
             self.begun = end
             opened.record(self.launches[begin:end]).run()
         self.begun = 0
-        self._fetched = opened.record([], (), self.downloads)
+        self._fetched = opened.record([], (), self.work.downloads)
         self._fetched.run()
-        schedules = self.device.chosen(self.tasks)
-        self._final = self.device.ready(self.tasks, schedules, self.uploads, self.downloads, self.progress, self.cuts)
+        self._final = self.device.ready(self.work, self.device.chosen(tasks))
 
     def fetch(self, handle: Any) -> Words:
         if self._fetched is not None:

@@ -9,15 +9,14 @@ import os
 import statistics
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import vkdnn as vk
 from vkdnn.check.accuracy.cases import Spec
 from vkdnn.check.accuracy.subjects import Array, subject
 from vkdnn.check.operator import Case
-from vkdnn.device import VulkanDevice
-from vkdnn.runtime import Timing
+from vkdnn.profile.ceilings import seconds_of
 
 
 def measured(spec: Spec, case: Case, arrays: list[Array], device: str | None, replays: int) -> dict[str, Any]:
@@ -28,33 +27,19 @@ def measured(spec: Spec, case: Case, arrays: list[Array], device: str | None, re
     with place:
         given = [vk.array(a) for a in arrays]
         jitted = vk.jit(lambda *xs: run(case, list(xs))[1])
-        with _without_store(), _timing(place) as watch:
+        with _without_store(), place.timing() as watch:
             begun = time.perf_counter()
             _wait(jitted(*given))
             cold = time.perf_counter() - begun
-            times = [_replay(jitted, given, watch) for _ in range(max(1, replays))]
+            times = [seconds_of(lambda: jitted(*given), watch) for _ in range(max(1, replays))]
     clock = "wall" if watch is None else "device"
     return {"cold_ms": 1e3 * cold, "hot_ms": 1e3 * statistics.median(times), "clock": clock, "replays": len(times)}
-
-
-def _replay(jitted: Any, given: list[Any], watch: Timing | None) -> float:
-    """Seconds of one run."""
-    begun, before = time.perf_counter(), 0.0 if watch is None else watch.seconds
-    jitted(*given)
-    return time.perf_counter() - begun if watch is None else watch.seconds - before
 
 
 def _wait(results: list[Any]) -> None:
     for result in results:
         if isinstance(result, vk.Array):
             result.numpy()
-
-
-def _timing(place: vk.Device) -> AbstractContextManager[Timing | None]:
-    """A stop-watch over Programs recorded within; None for a device without one."""
-    if isinstance(place, VulkanDevice) and place.opened.info.limits.timestamp_ns:
-        return place.opened.timing()
-    return nullcontext()
 
 
 @contextmanager
